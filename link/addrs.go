@@ -58,28 +58,29 @@ func parseAddr(m []byte) (index int, p netip.Prefix, ok bool) {
 	}
 	bits, flags := int(m[1]), uint32(m[2])
 	index = int(binary.NativeEndian.Uint32(m[4:]))
-	var addr, local []byte
-	for rest := m[unix.SizeofIfAddrmsg:]; len(rest) >= unix.SizeofRtAttr; {
-		length := int(binary.NativeEndian.Uint16(rest))
-		if length < unix.SizeofRtAttr || length > len(rest) {
-			return 0, p, false
-		}
-		value := rest[unix.SizeofRtAttr:length]
-		switch binary.NativeEndian.Uint16(rest[2:]) {
-		case unix.IFA_ADDRESS:
-			addr = value
-		case unix.IFA_LOCAL:
-			local = value
-		case unix.IFA_FLAGS:
-			if len(value) >= 4 {
-				flags = binary.NativeEndian.Uint32(value)
-			}
-		}
-		rest = rest[min((length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(rest)):]
+	attrs := attributes(m[unix.SizeofIfAddrmsg:])
+	if f := attrs[unix.IFA_FLAGS]; len(f) >= 4 {
+		flags = binary.NativeEndian.Uint32(f)
 	}
+	addr, local := attrs[unix.IFA_ADDRESS], attrs[unix.IFA_LOCAL]
 	if local != nil && !slices.Equal(local, addr) {
 		addr, bits = local, 8*len(local)
 	}
 	ip, valid := netip.AddrFromSlice(addr)
 	return index, netip.PrefixFrom(ip.Unmap(), bits), valid && flags&unproven == 0
+}
+
+// attributes returns the attributes of a netlink message by their types (struct rtattr,
+// linux/rtnetlink.h), up to the first malformed one.
+func attributes(m []byte) map[uint16][]byte {
+	attrs := map[uint16][]byte{}
+	for len(m) >= unix.SizeofRtAttr {
+		length := int(binary.NativeEndian.Uint16(m))
+		if length < unix.SizeofRtAttr || length > len(m) {
+			break
+		}
+		attrs[binary.NativeEndian.Uint16(m[2:])] = m[unix.SizeofRtAttr:length]
+		m = m[min((length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(m)):]
+	}
+	return attrs
 }

@@ -22,8 +22,8 @@ import (
 // a queue to an interface and reports its first success. churnEnv makes it a process
 // that keeps creating and deleting an interface.
 const (
-	grabEnv  = "IPOIBD_LINK_TEST_GRAB"
-	churnEnv = "IPOIBD_LINK_TEST_CHURN"
+	grabEnv  = "TEST_IPOIBD_LINK_TEST_GRAB"
+	churnEnv = "TEST_IPOIBD_LINK_TEST_CHURN"
 )
 
 func grab(name string) {

@@ -17,7 +17,7 @@ import (
 
 // attachEnv makes the test binary a process that attaches a queue to the interface and
 // exits with the kernel's error as its status.
-const attachEnv = "IPOIBD_LINK_TEST_ATTACH"
+const attachEnv = "TEST_IPOIBD_LINK_TEST_ATTACH"
 
 // holders is the directory of the files with the holders' PIDs.
 const holders = "/run/ipoibd/holders"

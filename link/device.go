@@ -98,6 +98,9 @@ type State struct {
 	// network namespace that this process may not enter.
 	Present bool
 	Up      bool // administratively up
+	// Downs is how often the interface has gone down since Watch began, also between two states
+	// that it delivered; State does not count.
+	Downs uint64
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
 	// is up.
 	Carrier bool

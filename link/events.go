@@ -26,6 +26,7 @@ const eventLen = 64
 type event struct {
 	kind  uint16 // RTM_...
 	index int    // of an interface, 0: none
+	down  bool   // the message says that the interface is administratively down
 }
 
 // events is a socket for the kernel's notifications, which are only hints that something
@@ -69,7 +70,7 @@ func subscribe() (*events, error) {
 
 func (e *events) close() { e.file.Close() }
 
-// drain waits for a message, reads all that are queued, and reports whether one of
+// drain waits for a message, passes all that are queued to concerns, and reports whether one of
 // them is from the kernel and concerns the caller, or some were lost. It fails once
 // the socket is closed.
 func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
@@ -83,7 +84,7 @@ func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
 				yes = true
 			default: // only the kernel has port ID 0 (netlink(7))
 				if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == 0 {
-					yes = yes || concerns(parseEvent(e.buf[:size]))
+					yes = concerns(parseEvent(e.buf[:size])) || yes
 				}
 			}
 		}
@@ -94,13 +95,16 @@ func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
 
 // parseEvent reads a struct nlmsghdr (linux/netlink.h) and the interface index after
 // it, which is the second 32-bit word of both struct ifinfomsg (linux/rtnetlink.h) and
-// struct ifaddrmsg (linux/if_addr.h).
+// struct ifaddrmsg (linux/if_addr.h). The third of ifinfomsg has the flags.
 func parseEvent(b []byte) (ev event) {
 	if len(b) >= unix.SizeofNlMsghdr {
 		ev.kind = binary.NativeEndian.Uint16(b[4:])
 	}
 	if len(b) >= unix.SizeofNlMsghdr+8 {
 		ev.index = int(binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr+4:]))
+	}
+	if ev.kind == unix.RTM_NEWLINK && len(b) >= unix.SizeofNlMsghdr+12 {
+		ev.down = binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr+8:])&unix.IFF_UP == 0
 	}
 	return ev
 }

@@ -20,7 +20,7 @@ import (
 // followEnv makes the test binary a process without privileges that reads the names
 // of new interfaces from netlink. It attaches a queue to each whose name begins with
 // the variable's value, changes the link type and detaches.
-const followEnv = "IPOIBD_LINK_TEST_FOLLOW"
+const followEnv = "TEST_IPOIBD_LINK_TEST_FOLLOW"
 
 // follow opens the queues before it gives up its privileges, so that the mode of the
 // device node, 0666 on most systems, does not matter.

@@ -19,7 +19,7 @@ import (
 
 // holdEnv makes the test binary a process that holds an interface until its input ends. It
 // prints when it holds the interface and when the interface is no longer present.
-const holdEnv = "IPOIBD_LINK_TEST_HOLD"
+const holdEnv = "TEST_IPOIBD_LINK_TEST_HOLD"
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(attachEnv); name != "" {

@@ -57,7 +57,7 @@ func (r *rtnl) close() {
 
 // set sends a request that is answered only by an acknowledgement or an error.
 func (r *rtnl) set(kind int, data ...nl.NetlinkRequestData) error {
-	return r.send(kind, unix.NLM_F_ACK, 0, data, func([]byte) bool { return true })
+	return r.send(kind, unix.NLM_F_ACK, 0, data, ignore)
 }
 
 // dump calls each with the messages that answer a request, until each returns false. It

@@ -53,6 +53,8 @@ type watcher struct {
 	out    chan State
 	last   State // the state published last; valid if begun
 	begun  bool
+	up     bool // as the last message or, at the start, the first state says
+	downs  uint64
 }
 
 // run ends with ctx, whose end closes the socket and so ends a drain. However many messages
@@ -65,6 +67,7 @@ func (w *watcher) run(ctx context.Context) {
 		start := time.Now()
 		if changed {
 			s, ok := w.read(ctx)
+			s.Downs = w.downs
 			if ok && (!w.begun || !reflect.DeepEqual(s, w.last)) {
 				w.put(s)
 			}
@@ -89,6 +92,12 @@ func sleep(ctx context.Context, d time.Duration) {
 // concerns reports whether a message may concern the interface, its master, or the removal
 // of their namespace. The same index in another namespace causes an unnecessary reading.
 func (w *watcher) concerns(ev event) bool {
+	if ev.kind == unix.RTM_NEWLINK && ev.index != 0 && ev.index == w.last.Index {
+		if w.up && ev.down {
+			w.downs++
+		}
+		w.up = !ev.down
+	}
 	return ev.kind == unix.RTM_DELNSID ||
 		ev.index != 0 && (ev.index == w.last.Index || ev.index == w.last.Master)
 }
@@ -111,6 +120,9 @@ func (w *watcher) read(ctx context.Context) (State, bool) {
 // put publishes a state. It replaces a state that was not yet received. There is no other
 // sender, so put does not block.
 func (w *watcher) put(s State) {
+	if !w.begun {
+		w.up = s.Up
+	}
 	w.last, w.begun = s, true
 	select {
 	case <-w.out:

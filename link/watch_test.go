@@ -222,13 +222,15 @@ func TestParseEvent(t *testing.T) {
 		what string
 		body []byte
 		want int
+		down bool
 	}{
-		{"ifinfomsg", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 263},
-		{"ifaddrmsg", []byte{2, 24, 0x80, 0, 7, 1, 0, 0}, 263},
-		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0},
-		{"nothing", nil, 0},
+		{"ifinfomsg, down", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x42, 0, 1, 0, 0, 0, 0, 0}, 263, true},
+		{"ifinfomsg, up", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0}, 263, false},
+		{"ifaddrmsg", []byte{2, 24, 0x80, 0, 7, 1, 0, 0}, 263, false},
+		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0, false},
+		{"nothing", nil, 0, false},
 	} {
-		want := event{kind: unix.RTM_NEWLINK, index: c.want}
+		want := event{kind: unix.RTM_NEWLINK, index: c.want, down: c.down}
 		if got := parseEvent(append(header[:len(header):len(header)], c.body...)); got != want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, want)
 		}
@@ -247,4 +249,30 @@ func TestRefusedIsCountedByReason(t *testing.T) {
 	if got := c.snapshot().Drops; got != want {
 		t.Errorf("drops = %+v, want %+v", got, want)
 	}
+}
+
+// An interface that goes down and up between two states has gone down.
+func TestWatchCountsDowns(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	states, err := tap.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const times = 3
+	for range 1 + times {
+		ip(t, "link", "set", "ib0", "up")
+		ip(t, "link", "set", "ib0", "down")
+	}
+	var last State
+	for last = range states {
+		if last.Downs == 1+times && !last.Up {
+			return
+		}
+	}
+	t.Errorf("the last state is %+v, want %d downs", last, 1+times)
 }

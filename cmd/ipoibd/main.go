@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,15 +114,24 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // would be shown.)
 func flagMistake(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		wanted := map[string]string{
-			"int": "a whole number", "uint8": "a whole number from 0 to 255", "bool": "true or false", "duration": "a duration, such as 30s or 10m",
-		}[bad.GetFlag().Value.Type()]
-		if err = bad.Unwrap(); wanted != "" {
-			err = fmt.Errorf("%q is not %s", bad.GetValue(), wanted)
-		}
-		err = fmt.Errorf("--%s: %w", bad.GetFlag().Name, err)
+		err = fmt.Errorf("--%s: %w", bad.GetFlag().Name, plainly(err))
 	}
 	return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
+}
+
+// plainly says which values a flag takes, if its value is wrong.
+func plainly(err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	wanted := map[string]string{
+		"int": "a whole number", "uint8": "a whole number from 0 to 255", "bool": "true or false", "duration": "a duration, such as 30s or 10m",
+	}[bad.GetFlag().Value.Type()]
+	if wanted == "" {
+		return bad.Unwrap()
+	}
+	return fmt.Errorf("%q is not %s", bad.GetValue(), wanted)
 }
 
 // version returns, say, "ipoibd 0.9.0 (539e721, go1.26.0, cgo: verbs)".
@@ -171,7 +181,7 @@ func deleteCommand() *cobra.Command {
 
 // bindControl adds the flag of a command that talks to a running daemon.
 func bindControl(cmd *cobra.Command) {
-	cmd.Flags().String("control", config.DefaultControl, "path of the control socket")
+	cmd.Flags().String("control", cmp.Or(os.Getenv(envPrefix+"CONTROL"), config.DefaultControl), "path of the control socket")
 }
 
 // socket returns the value of the flag that bindControl added.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,16 +28,16 @@ type runFlags struct {
 	file, control       string
 	logLevel, logFormat string
 	remove, allowFaults bool
-	one                 pflag.FlagSet // flags of one interface, which a configuration file replaces
+	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
-	gidIndex            int
 }
 
 func runCommand() *cobra.Command {
 	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
 	var cfg *config.Config
 	var format func(io.Writer) slog.Handler
+	var unknown []string // environment variables
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
@@ -44,6 +46,9 @@ func runCommand() *cobra.Command {
 			"daemon ends, the interface stays, with its addresses and without carrier; the next\n" +
 			"start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if unknown, err = fromEnvironment(cmd.Flags(), os.Environ()); err != nil {
+				return err
+			}
 			if format, err = logFormat(f.logLevel, f.logFormat); err == nil {
 				cfg, err = f.configuration(cmd.Flags())
 			}
@@ -56,6 +61,9 @@ func runCommand() *cobra.Command {
 			defer limited.Flush()
 			log := slog.New(limited)
 			slog.SetDefault(log) // for libraries
+			for _, name := range unknown {
+				log.Warn("environment variable ignored: no flag of 'ipoibd run' has this name", "name", name)
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
@@ -84,29 +92,8 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
-	fs = &f.one
-	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
-	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or another HCA that 'ipoibd devices' lists")
-	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
-	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
-	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device, from 1 to 255")
-	fs.Func("pkey", "P_Key of the interface (default 0xffff)", func(s string) (err error) {
-		f.iface.PKey, err = config.ParsePKey(s)
-		return err
-	})
-	fs.StringVar(&f.iface.GID, "gid", "", "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
-	fs.IntVar(&f.gidIndex, "gid-index", 0, "`index` of the GID to use in the port's table (default: as for --gid)")
-	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
-	fs.BoolVar(&f.iface.EBPF, "ebpf", f.iface.EBPF, "use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
-	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
-	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
-	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
-	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
-	fs.BoolVar(&f.device.ExactIDs, "exact-ids", false, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
-	fs.IntVar(&f.device.Lanes, "lanes", 1, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
-	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
-	cmd.Flags().AddFlagSet(fs)
-
+	bindOne(&f.one, &f.device, &f.iface)
+	fs.AddFlagSet(&f.one)
 	for flag, values := range map[string][]string{
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "reset": {"none", "link", "driver", "pci"},
 	} {
@@ -116,36 +103,91 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	completeFlag(cmd, "device", backend.Names)
 }
 
-// configuration comes from the file, or from the flags of one interface.
+// bindOne adds the flags of one interface and its device.
+func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
+	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
+	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
+	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
+	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
+	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
+	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
+	fs.StringVar(&f.GID, "gid", f.GID, "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
+	fs.Var(&indexFlag{&f.GIDIndex}, "gid-index", "`index` of the GID to use in the port's table (default: as for --gid)")
+	fs.StringSliceVar(&f.Addresses, "address", f.Addresses, "`address` of the host, with the length of its network's prefix, such as 10.9.0.1/24 (repeatable)")
+	fs.StringSliceVar(&f.Routes, "route", f.Routes, "`route` through the interface: '10.0.0.0/8 via 10.9.0.254', or without 'via' for hosts on the link (repeatable)")
+	fs.BoolVar(&f.Up, "up", f.Up, "set the interface up at the start")
+	fs.IntVar(&f.MTU, "mtu", f.MTU, "MTU of the interface (default: the largest that fits)")
+	fs.BoolVar(&f.EBPF, "ebpf", f.EBPF, "use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
+	fs.StringSliceVar(&d.Peers, "peer", d.Peers, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
+	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
+	fs.StringVar(&d.SharePort, "share-port", d.SharePort, "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
+	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
+	fs.BoolVar(&d.ExactIDs, "exact-ids", d.ExactIDs, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
+	fs.IntVar(&d.Lanes, "lanes", d.Lanes, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
+	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
+}
+
+// configuration comes from the file, and from the flags and the environment, which change the
+// file's values if it configures only one interface.
 func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	if path, err := filepath.Abs(f.control); err == nil && f.control != "" {
 		f.control = path
 	}
 	if f.file == "" {
-		if fs.Changed("gid-index") {
-			f.iface.GIDIndex = &f.gidIndex
-		}
 		cfg := config.Single(f.control, f.device, f.iface)
 		return cfg, byFlag(cfg.Validate(), fs)
 	}
-	var err error
-	f.one.VisitAll(func(flag *pflag.Flag) {
-		if flag.Changed {
-			err = fmt.Errorf("--%s and --config cannot be combined: set it in the file", flag.Name)
-		}
-	})
+	cfg, err := config.Load(f.file)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := config.Load(f.file)
-	if err != nil || !fs.Changed("control") {
+	changed := fs.Changed("control")
+	if changed {
+		cfg.Control = f.control
+	}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	bindOne(set, &cfg.Devices[0], &cfg.Interfaces[0])
+	f.one.VisitAll(func(flag *pflag.Flag) {
+		if !flag.Changed {
+			return
+		}
+		changed = true
+		switch list, ok := flag.Value.(pflag.SliceValue); {
+		case len(cfg.Devices) > 1 || len(cfg.Interfaces) > 1:
+			err = fmt.Errorf("--%s: %s configures several devices or interfaces; set it there", flag.Name, f.file)
+		case ok:
+			err = errors.Join(err, set.Lookup(flag.Name).Value.(pflag.SliceValue).Replace(list.GetSlice()))
+		default:
+			err = errors.Join(err, set.Set(flag.Name, flag.Value.String()))
+		}
+	})
+	if err != nil || !changed {
 		return cfg, err
 	}
-	cfg.Control = f.control
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("%s with --control %s: %w", f.file, f.control, err)
+	if err := byFlag(cfg.Validate(), fs); err != nil {
+		return nil, fmt.Errorf("%s, changed by flags or the environment: %w", f.file, err)
 	}
 	return cfg, nil
+}
+
+// indexFlag is the value of --gid-index.
+type indexFlag struct{ of **int }
+
+func (i *indexFlag) Type() string { return "int" }
+
+func (i *indexFlag) String() string {
+	if i.of == nil || *i.of == nil {
+		return ""
+	}
+	return strconv.Itoa(**i.of)
+}
+
+func (i *indexFlag) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err == nil {
+		*i.of = &n
+	}
+	return err
 }
 
 // byFlag names the flag of each mistake instead of the field.
@@ -153,8 +195,8 @@ func byFlag(err error, fs *pflag.FlagSet) error {
 	mistakes, _ := errors.AsType[config.Mistakes](err)
 	for _, m := range mistakes {
 		name := strings.ReplaceAll(m.Field[strings.LastIndex(m.Field, ".")+1:], "_", "-")
-		if name == "peers" {
-			name = "peer"
+		if singular, ok := map[string]string{"peers": "peer", "addresses": "address", "routes": "route"}[name]; ok {
+			name = singular
 		}
 		if fs.Lookup(name) != nil {
 			m.Field = "--" + name

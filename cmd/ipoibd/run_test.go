@@ -62,13 +62,20 @@ func TestFlagMistakes(t *testing.T) {
 	if err := os.WriteFile(file, []byte("devices: [{name: soft, coordinator: /shared}]\ninterfaces: [{name: ib0}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	many := filepath.Join(t.TempDir(), "many.yaml")
+	if err := os.WriteFile(many, []byte("devices: [{name: soft}]\ninterfaces: [{name: ib0}, {name: ib1}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
 		"--pkey: \"zero\" is not a P_Key":                     {"--pkey", "zero"},
 		"--mtu: \"abc\" is not a whole number":                {"--mtu", "abc"},
 		"--port: \"256\" is not a whole number from 0 to 255": {"--port", "256"},
 		"--remove: \"maybe\" is not true or false":            {"--remove=maybe"},
 		"--underlay: ib0 is an interface of this daemon":      {"--underlay", "ib0"},
-		"--name and --config cannot be combined":              {"--name", "ib1", "--config", file},
+		"--name: " + many + " configures several":             {"--name", "ib1", "--config", many},
+		"--address: 10.9.0.1 has no prefix length":            {"--address", "10.9.0.1"},
+		"--route: \"10.9.0.1/8\": 10.9.0.1/8 has host bits":   {"--route", "10.9.0.1/8"},
+		"changed by flags or the environment: --mtu: 9000":    {"--mtu", "9000", "--config", file},
 		"--name: \"a b\" is not":                              {"--name", "a b"},
 		"--mtu: 9000 is out of range":                         {"--mtu", "9000"},
 		"--known-peers-only: needs":                           {"--known-peers-only"},
@@ -90,7 +97,6 @@ func TestFlagMistakes(t *testing.T) {
 		"--port: device \"soft\" is the":                      {"--port", "2"},
 		"--gid-index: cannot be combined with gid":            {"--gid-index", "1", "--gid", "10.0.0.1"},
 		"--gid-index: \"one\" is not a whole number":          {"--gid-index", "one"},
-		"--device and --config cannot be combined":            {"--device", "rxe0", "--config", file},
 
 		"--peer: 239.1.1.1 cannot be a peer: it is a multicast": {"--peer", "239.1.1.1"},
 		"--peer: fe80::1 cannot be a peer: it is a link-local":  {"--peer", "fe80::1"},

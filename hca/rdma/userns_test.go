@@ -10,7 +10,7 @@ import (
 )
 
 // inUserNamespace marks the test's child process.
-const inUserNamespace = "IPOIBD_RDMA_USERNS"
+const inUserNamespace = "TEST_IPOIBD_RDMA_USERNS"
 
 // In a user namespace the sockets open but no events arrive, so Watch returns
 // ErrUserNamespace (R24).

@@ -12,13 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// netdev returns the netdev that IPOIBD_RDMA_NETDEV names, which has an address and no
+// netdev returns the netdev that TEST_IPOIBD_RDMA_NETDEV names, which has an address and no
 // RDMA device. These tests run in a guest, as root, with the Soft-RoCE driver available.
 func netdev(t *testing.T) string {
 	t.Helper()
-	name := os.Getenv("IPOIBD_RDMA_NETDEV")
+	name := os.Getenv("TEST_IPOIBD_RDMA_NETDEV")
 	if name == "" {
-		t.Fatal("IPOIBD_RDMA_NETDEV names no netdev")
+		t.Fatal("TEST_IPOIBD_RDMA_NETDEV names no netdev")
 	}
 	return name
 }

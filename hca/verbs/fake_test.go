@@ -232,7 +232,7 @@ func must(t *testing.T, err error) {
 }
 
 // fakeEnv marks a test's child process, which uses the library of testdata/fake.c.
-const fakeEnv = "IPOIBD_VERBS_FAKE"
+const fakeEnv = "TEST_IPOIBD_VERBS_FAKE"
 
 // withFake runs the calling test in a child process that finds this library first.
 func withFake(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // aloneEnv marks a test's child process, which looks for libraries elsewhere.
-const aloneEnv = "IPOIBD_VERBS_ALONE"
+const aloneEnv = "TEST_IPOIBD_VERBS_ALONE"
 
 // library is the name of the library that the dynamic linker looks for first.
 const library = "libibverbs.so.1"

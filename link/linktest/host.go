@@ -45,7 +45,14 @@ type Queue interface {
 }
 
 // SetUp implements [Host].
-func (f *Fake) SetUp(up bool) { f.alter(func(s *link.State) { s.Up = up }) }
+func (f *Fake) SetUp(up bool) {
+	f.alter(func(s *link.State) {
+		if s.Up && !up {
+			s.Downs++
+		}
+		s.Up = up
+	})
+}
 
 // SetMTU implements [Host].
 func (f *Fake) SetMTU(mtu int) { f.alter(func(s *link.State) { s.MTU = mtu }) }

@@ -19,7 +19,7 @@ import (
 
 // insideEnv marks the process in the new namespaces. Its value is the directory for the files of
 // the run.
-const insideEnv = "IPOIBD_BENCH_INSIDE"
+const insideEnv = "TEST_IPOIBD_BENCH_INSIDE"
 
 // endLimit is how long an interrupted run may take to print the results that it has.
 const endLimit = 10 * time.Second

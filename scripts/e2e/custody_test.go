@@ -16,7 +16,7 @@ import (
 
 // intruderEnv makes the test binary a process without privileges that attaches to ib0 and,
 // if it succeeds, reads and writes frames for a moment.
-const intruderEnv = "IPOIBD_E2E_INTRUDER"
+const intruderEnv = "TEST_IPOIBD_E2E_INTRUDER"
 
 const (
 	intrusion   = 500 * time.Millisecond

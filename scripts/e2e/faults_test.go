@@ -23,9 +23,9 @@ var (
 
 // Environment variables that a test passes to itself in its own namespaces.
 const (
-	eachEnv     = "IPOIBD_E2E_FAULTS_EACH"
-	onlyEnv     = "IPOIBD_E2E_FAULTS_ONLY"
-	progressEnv = "IPOIBD_E2E_PROGRESS"
+	eachEnv     = "TEST_IPOIBD_E2E_FAULTS_EACH"
+	onlyEnv     = "TEST_IPOIBD_E2E_FAULTS_ONLY"
+	progressEnv = "TEST_IPOIBD_E2E_PROGRESS"
 )
 
 // Every fault is injected into one of two hosts under traffic; a table shows the

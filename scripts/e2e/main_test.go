@@ -11,7 +11,7 @@ import (
 
 // daemonEnv passes the path of the daemon to tests re-executed in their own
 // namespaces.
-const daemonEnv = "IPOIBD_E2E_DAEMON"
+const daemonEnv = "TEST_IPOIBD_E2E_DAEMON"
 
 // soak selects the long forms of the tests that have one.
 var soak = flag.Bool("soak", false, "run the long forms")

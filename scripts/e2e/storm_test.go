@@ -23,8 +23,8 @@ var (
 
 // Environment variables that a test passes to itself in its own namespaces.
 const (
-	stormSeedEnv   = "IPOIBD_E2E_STORM_SEED"
-	stormLengthEnv = "IPOIBD_E2E_STORM_LENGTH"
+	stormSeedEnv   = "TEST_IPOIBD_E2E_STORM_SEED"
+	stormLengthEnv = "TEST_IPOIBD_E2E_STORM_LENGTH"
 )
 
 const (

@@ -81,7 +81,7 @@ func benchmarks(t *testing.T, g *guest.Guest, binary string) (all []measured) {
 	t.Helper()
 	const path = "/run/compare.test"
 	g.PutFile(path, binary)
-	env := []string{"IPOIBD_VERBS_A=" + rxe0, "IPOIBD_VERBS_B=rxe1"}
+	env := []string{"TEST_IPOIBD_VERBS_A=" + rxe0, "TEST_IPOIBD_VERBS_B=rxe1"}
 	p := g.StartEnv(env, path, "-test.run=^$", "-test.bench=.", "-test.benchtime=1s")
 	result := p.Wait(compareLimit)
 	for _, m := range benchLine.FindAllStringSubmatch(p.Stdout(), -1) {

@@ -13,7 +13,7 @@ import (
 
 // binaryEnv, with the name of a package, passes the path of its compiled tests to
 // tests re-executed in their own namespaces.
-const binaryEnv = "IPOIBD_VM_TESTS_"
+const binaryEnv = "TEST_IPOIBD_VM_TESTS_"
 
 // compiled compiles the tests of a package once, in the parent process.
 func compiled(t *testing.T, pkg string, flags ...string) string {
@@ -44,7 +44,7 @@ func TestRDMA(t *testing.T) {
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, underMTU)
 		g := guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})
-		g.RunTests(t, binary, rdmaLimit, []string{"IPOIBD_RDMA_NETDEV=eth0"}, "-test.run=^TestVM")
+		g.RunTests(t, binary, rdmaLimit, []string{"TEST_IPOIBD_RDMA_NETDEV=eth0"}, "-test.run=^TestVM")
 	})
 }
 
@@ -60,7 +60,7 @@ func TestVerbs(t *testing.T) {
 		cable(g)
 		addRxe(inGuest{g}, rxe0, cableA)
 		addRxe(inGuest{g}, "rxe1", cableB)
-		env := []string{"IPOIBD_VERBS_A=rxe0", "IPOIBD_VERBS_B=rxe1"}
+		env := []string{"TEST_IPOIBD_VERBS_A=rxe0", "TEST_IPOIBD_VERBS_B=rxe1"}
 		g.RunTests(t, bare, verbsLimit, env)
 		g.RunTests(t, guarded, verbsLimit, env, "-test.run=^TestConformanceOfRealDevice$")
 	})

@@ -16,8 +16,8 @@ import (
 
 // The environment variables that name the two devices.
 const (
-	EnvA = "IPOIBD_VERBS_A"
-	EnvB = "IPOIBD_VERBS_B"
+	EnvA = "TEST_IPOIBD_VERBS_A"
+	EnvB = "TEST_IPOIBD_VERBS_B"
 )
 
 // Underlay is an IP version, with a multicast group.

@@ -17,7 +17,7 @@ import (
 )
 
 // childEnv marks the re-executed process; its value is the test's name.
-const childEnv = "IPOIBD_NSTEST_CHILD"
+const childEnv = "TEST_IPOIBD_NSTEST_CHILD"
 
 // deadlineMargin is how much earlier than the parent the child times out, so
 // that its goroutine dump is still reported.

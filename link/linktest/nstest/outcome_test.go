@@ -10,7 +10,7 @@ import (
 )
 
 // outcomeEnv selects how TestOutcome ends in its child.
-const outcomeEnv = "IPOIBD_NSTEST_OUTCOME"
+const outcomeEnv = "TEST_IPOIBD_NSTEST_OUTCOME"
 
 // TestParentTakesOverTheResult runs TestOutcome. Without outcomeEnv it passes.
 func TestOutcome(t *testing.T) {

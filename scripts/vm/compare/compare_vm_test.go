@@ -74,7 +74,7 @@ func BenchmarkLatency(b *testing.B) {
 }
 
 func onRxe(b *testing.B) (x, y *station.Station) {
-	return rxe(b, "IPOIBD_VERBS_A"), rxe(b, "IPOIBD_VERBS_B")
+	return rxe(b, "TEST_IPOIBD_VERBS_A"), rxe(b, "TEST_IPOIBD_VERBS_B")
 }
 
 func rxe(b *testing.B, env string) *station.Station {

@@ -14,8 +14,8 @@ import (
 // Environment variables for tests re-executed in their own namespaces: the kit's
 // folder, or the reason why there is none.
 const (
-	kitEnv     = "IPOIBD_VM_KIT"
-	missingEnv = "IPOIBD_VM_MISSING"
+	kitEnv     = "TEST_IPOIBD_VM_KIT"
+	missingEnv = "TEST_IPOIBD_VM_MISSING"
 )
 
 // Main creates the kit, runs the tests and returns their exit status.

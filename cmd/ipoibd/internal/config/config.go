@@ -30,6 +30,7 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 16384
 	maxPKeys    = 128
+	maxAssigned = 256 // addresses, and routes, of an interface
 	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 
 	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds
@@ -57,6 +58,11 @@ type Interface struct {
 	GID      string `yaml:"gid"`
 	GIDIndex *int   `yaml:"gid_index"`
 	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
+	// Addresses and Routes are assigned to the interface, beside those that the host sets; see
+	// [ParseAddress] and [ParseRoute]. Up sets it up at the start.
+	Addresses []string `yaml:"addresses"`
+	Routes    []string `yaml:"routes"`
+	Up        bool     `yaml:"up"`
 	// SendWRs and RecvWRs are the lengths of the queues; Validate replaces 0 by the device's
 	// default.
 	SendWRs int  `yaml:"send_wrs"`

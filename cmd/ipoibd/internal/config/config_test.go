@@ -31,6 +31,9 @@ interfaces:
     device: soft0
     pkey: 0x0001
     gid: fd00::1
+    addresses: [10.9.0.1/24, fd09::1/64]
+    routes: [10.0.0.0/8 via 10.9.0.254]
+    up: true
     mtu: 2044
     send_wrs: 128
     recv_wrs: 256
@@ -51,12 +54,13 @@ func TestParseExample(t *testing.T) {
 			Name: "soft0", HCA: SoftHCA, Reset: ResetNone,
 			Soft: Soft{
 				Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
-				Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
+				Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true, Lanes: 1,
 			},
 			Coordinator: "/run/ipoibd/soft0", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
 			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256, Lanes: 1,
+			Addresses: []string{"10.9.0.1/24", "fd09::1/64"}, Routes: []string{"10.0.0.0/8 via 10.9.0.254"}, Up: true,
 		}},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -93,7 +97,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
 		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; did you mean control?"},
 		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field; did you mean mtu?"},
-		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, send_wrs, recv_wrs"},
+		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, addresses, routes, up, send_wrs, recv_wrs"},
 		{"dashes for underscores", "devices:\n  - known-peers-only: true\n", "x.yaml:2: devices[0].known-peers-only: unknown field; did you mean known_peers_only?"},
 		{"two documents", head + "---\ndevices: []\n", "x.yaml: a second document begins on line 7"},
 		{"broken second document", head + "---\na: [", "x.yaml:9: did not find expected node content"},

@@ -113,7 +113,7 @@ type Soft struct {
 	// packets, which the ICRC covers, to their marks.
 	ExactIDs bool `yaml:"exact_ids"`
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
-	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8; 0 means 1.
+	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
 	Lanes int `yaml:"lanes"`
 }
 
@@ -135,7 +135,7 @@ var Resets = []Reset{ResetNone, ResetLink, ResetDriver, ResetPCI}
 // NewDevice returns a device with its defaults.
 func NewDevice() Device {
 	return Device{
-		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone, Coordinator: DefaultCoordinator,
+		Name: DefaultDevice, HCA: SoftHCA, Soft: Soft{Lanes: 1}, Reset: ResetNone, Coordinator: DefaultCoordinator,
 		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
 	}
 }
@@ -203,7 +203,7 @@ func (s *Soft) check(at string, ms *Mistakes) {
 	if s.SharePort != "" && len(s.Peers) > 0 {
 		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
 	}
-	if n := s.Lanes; n < 0 || n > MaxLanes || n&(n-1) != 0 {
+	if n := s.Lanes; n < 1 || n > MaxLanes || n&(n-1) != 0 {
 		ms.add(at+".lanes", "%d is not 1, 2, 4 or 8", n)
 	}
 	if s.Lanes > 1 && s.SharePort != "" {

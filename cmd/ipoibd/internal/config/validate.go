@@ -120,6 +120,8 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.MTU != 0 {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
+	assigned(ms, at+".addresses", f.Addresses, func(s string) error { _, err := ParseAddress(s); return err })
+	assigned(ms, at+".routes", f.Routes, func(s string) error { _, _, err := ParseRoute(s); return err })
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {
@@ -128,7 +130,7 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	d := &devices[i]
 	k := lookUp(d.HCA)
-	f.Lanes = max(1, d.Lanes)
+	f.Lanes = d.Lanes
 	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
 	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
 	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)

@@ -225,3 +225,20 @@ func ParsePKey(s string) (hca.PKey, error) {
 	}
 	return hca.PKey(v) | hca.PKeyMembership, nil
 }
+
+// PKeyValue is the value of a flag that ParsePKey reads (pflag.Value).
+type PKeyValue hca.PKey
+
+func (v *PKeyValue) String() string { return fmt.Sprintf("0x%04x", uint16(*v)) }
+
+// Type names the kind of the value in the help.
+func (v *PKeyValue) Type() string { return "P_Key" }
+
+// Set reads a value. It keeps the previous one if the text is wrong.
+func (v *PKeyValue) Set(s string) error {
+	key, err := ParsePKey(s)
+	if err == nil {
+		*v = PKeyValue(key)
+	}
+	return err
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // resetEnv says, in a process of its own, how the device is reset.
-const resetEnv = "IPOIBD_R17_RESET"
+const resetEnv = "TEST_IPOIBD_R17_RESET"
 
 // What an HCA of the kernel takes to be opened again lies on no disk either:
 // libibverbs has read its configuration and its drivers once, at the start.

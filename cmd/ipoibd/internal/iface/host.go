@@ -32,6 +32,8 @@ type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
 	SetMaxSegments(n int) error
+	Assign(a link.Assignment) error
+	BringUp() error
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
 	Remove() error
@@ -62,6 +64,7 @@ type host struct {
 	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
 	maxSegments int
 	custody     custody
+	assignment  assignment
 	worker      worker      // inspects the TAP
 	asks        []time.Time // when to ask for the host's neighbours on its behalf
 }
@@ -74,6 +77,7 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	}
 	h.now = st
 	h.inspect()
+	h.assign(!old.Present)
 	switch {
 	case !old.Present:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)

@@ -47,6 +47,27 @@ type tap struct {
 	failed     int           // reads
 	blocked    chan struct{} // inspections block until it is closed; nil: they do not
 	segments   int           // of a large frame, at most
+	assigned   []assigned    // the calls of Assign
+	refusal    error         // of Assign
+}
+
+// assigned is a call of Assign, and the state that it found.
+type assigned struct {
+	link.Assignment
+	up bool
+}
+
+func (t *tap) Assign(a link.Assignment) error {
+	s, err := t.State()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.assigned = append(t.assigned, assigned{a, s.Up})
+	return errors.Join(err, t.refusal)
+}
+
+func (t *tap) BringUp() error {
+	t.SetUp(true)
+	return nil
 }
 
 var errStuck = errors.New("carrier is stuck")

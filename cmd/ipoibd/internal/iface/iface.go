@@ -108,12 +108,16 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		}
 		want.GID = gid
 	}
+	assigns, err := newAssignment(cfg)
+	if err != nil {
+		return nil, err
+	}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
 		slow: slowPath{newSlowQueue(), newSlowQueue()}, snapshot: &ud.Snapshot{},
 		queries: make(chan func()), done: make(chan struct{}),
 	}
-	f.host = host{log: f.log, tap: tap, worker: newWorker()}
+	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assigns}
 	f.rec = recovery{
 		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
 		ladder: qprecovery.NewLadder(), journal: env.Journal,

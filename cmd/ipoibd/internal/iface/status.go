@@ -170,7 +170,7 @@ func (f *Iface) show(now time.Time) {
 	if p := f.snapshot.Load(); p != nil && s.MAC != "" {
 		s.HostMAC = p.HostMAC().String()
 	}
-	if err := cmp.Or(f.end, f.rec.err, f.host.foreignError(), f.host.custody.err); err != nil && s.State != StateStopped {
+	if err := cmp.Or(f.end, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != StateStopped {
 		s.Detail = err.Error()
 	}
 	if f.rec.lastErr != nil {

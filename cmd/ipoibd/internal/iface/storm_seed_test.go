@@ -18,7 +18,7 @@ import (
 
 // seedEnv marks a process that runs a storm of that seed and prints what
 // the ladders decided.
-const seedEnv = "IPOIBD_STORM_SEED"
+const seedEnv = "TEST_IPOIBD_STORM_SEED"
 
 // mostStorms bounds how many storms of a seed are tried until two are alike. On a busy machine,
 // the scheduler preempts a goroutine that has run for 10 ms, or takes the processor from one that

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const aloneEnv = "IPOIBD_PROCESS_ALONE"
+const aloneEnv = "TEST_IPOIBD_PROCESS_ALONE"
 
 // alone runs the calling test again in its own process, because the test changes the
 // process irreversibly. In the child it returns false. In the parent it returns true

@@ -25,7 +25,7 @@ import (
 
 // childEnv marks a process that a test started as a daemon; its value is the
 // daemon's childConfig.
-const childEnv = "IPOIBD_RESETLOCK_CHILD"
+const childEnv = "TEST_IPOIBD_RESETLOCK_CHILD"
 
 func TestMain(m *testing.M) {
 	if conf := os.Getenv(childEnv); conf != "" {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const childEnv = "IPOIBD_PROCESSTEST_CHILD"
+const childEnv = "TEST_IPOIBD_PROCESSTEST_CHILD"
 
 // deeds are what a process does under the filter, on a new thread. The fatal ones end
 // the process.

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// envPrefix begins the names of the environment variables that stand for flags of run:
+// IPOIBD_LOG_LEVEL stands for --log-level.
+const envPrefix = "IPOIBD_"
+
+// injected reports whether Kubernetes may have set a variable, because there is a Service called
+// ipoibd or ipoibd-something. Such variables are ignored, so --port and --share-port have none.
+func injected(name string) bool {
+	return strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT")
+}
+
+// fromEnvironment sets flags that the command line does not set. An empty variable counts as
+// unset. It returns the names of variables that stand for no flag.
+func fromEnvironment(fs *pflag.FlagSet, environ []string) (unknown []string, err error) {
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		suffix, ours := strings.CutPrefix(name, envPrefix)
+		if !ours || injected(name) {
+			continue
+		}
+		flag := fs.Lookup(strings.ToLower(strings.ReplaceAll(suffix, "_", "-")))
+		switch {
+		case flag == nil || flag.Name == "help":
+			unknown = append(unknown, name)
+		case flag.Changed || value == "":
+		default:
+			if err := fs.Set(flag.Name, value); err != nil {
+				return nil, fmt.Errorf("environment variable %s: %w", name, plainly(err))
+			}
+		}
+	}
+	return unknown, nil
+}

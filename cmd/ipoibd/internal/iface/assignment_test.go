@@ -1,0 +1,140 @@
+package iface
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"ipoibd/link"
+)
+
+// newAssigning returns a host whose configuration assigns an address and a route.
+func newAssigning(t *testing.T, up bool) *testHost {
+	t.Helper()
+	h := newHost(t, newFabric(t, 1), 1)
+	h.stopInterface()
+	cfg := testConfig()
+	cfg.Addresses, cfg.Routes, cfg.Up = []string{"10.9.0.1/24"}, []string{"10.0.0.0/8 via 10.9.0.254"}, up
+	h.iface = newIface(t, h.tap, h.dev, cfg)
+	return h
+}
+
+var assignedHere = link.Assignment{
+	Addrs:  []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")},
+	Routes: []link.Route{{To: netip.MustParsePrefix("10.0.0.0/8"), Via: netip.MustParseAddr("10.9.0.254")}},
+}
+
+// take returns the calls of Assign since the last take. Each must have had all that is configured.
+func (h *testHost) takeAssigned() (up []bool) {
+	h.t.Helper()
+	h.tap.mu.Lock()
+	defer h.tap.mu.Unlock()
+	for _, a := range h.tap.assigned {
+		up = append(up, a.up)
+		if !reflect.DeepEqual(a.Assignment, assignedHere) {
+			h.t.Errorf("assigned %+v, want %+v", a.Assignment, assignedHere)
+		}
+	}
+	h.tap.assigned = nil
+	return up
+}
+
+// With "up" the interface comes up at the start, with its addresses and routes; an operator who
+// sets it down keeps it down.
+func TestUpAndAssignedAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAssigning(t, true)
+		h.startInterface()
+		h.waitUp()
+		up := h.takeAssigned()
+		if len(up) < 2 || up[0] || !up[len(up)-1] {
+			t.Errorf("assigned while up: %v, want first while down, and again once up", up)
+		}
+		h.tap.SetUp(false)
+		synctest.Wait()
+		if s := h.status(); s.State == StateUp {
+			t.Errorf("state %+v, want it to stay down", s)
+		}
+	})
+}
+
+// What the kernel removes when the interface goes down, or below an MTU of 1280, is assigned again.
+func TestAssignedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAssigning(t, false)
+		h.startInterface()
+		synctest.Wait()
+		if up := h.takeAssigned(); len(up) != 1 || up[0] {
+			t.Errorf("assigned while up: %v, want once, while down", up)
+		}
+		for range 2 {
+			h.tap.SetUp(true)
+			h.waitUp()
+			if up := h.takeAssigned(); len(up) == 0 || !up[len(up)-1] {
+				t.Errorf("assigned while up: %v, want it again once up", up)
+			}
+			h.tap.SetUp(false)
+			synctest.Wait()
+			h.takeAssigned()
+		}
+		h.tap.Fake.SetMTU(1000)
+		synctest.Wait()
+		h.takeAssigned()
+		h.tap.Fake.SetMTU(1280)
+		synctest.Wait()
+		if up := h.takeAssigned(); len(up) == 0 {
+			t.Error("not assigned again after the MTU has risen to 1280")
+		}
+	})
+}
+
+// A refusal is in the status until an attempt succeeds, and does not end the interface.
+func TestRefusedAssignment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAssigning(t, true)
+		h.tap.refusal = errors.New("address 10.9.0.1/24: refused")
+		h.startInterface()
+		h.waitUp()
+		if s := h.status(); !strings.Contains(s.Detail, "10.9.0.1/24: refused") {
+			t.Errorf("error %q, want the refusal", s.Detail)
+		}
+		h.tap.mu.Lock()
+		h.tap.refusal = nil
+		h.tap.mu.Unlock()
+		h.tap.SetUp(false)
+		synctest.Wait()
+		h.tap.SetUp(true)
+		h.waitUp()
+		if s := h.status(); s.Detail != "" {
+			t.Errorf("error %q, want none", s.Detail)
+		}
+	})
+}
+
+// Without addresses and routes nothing is asked of the kernel, except once for an adopted
+// interface, which may have those of an earlier configuration.
+func TestNothingAssigned(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHost(t, newFabric(t, 1), 1)
+			h.stopInterface()
+			h.iface = newIface(t, h.tap, h.dev, testConfig())
+			h.iface.host.adopted = adopted
+			h.tap.assigned = nil
+			h.startInterface()
+			h.up()
+			want := 0
+			if adopted {
+				want = 1
+			}
+			h.tap.mu.Lock()
+			defer h.tap.mu.Unlock()
+			if len(h.tap.assigned) != want {
+				t.Errorf("adopted: %v: assigned %d times, want %d", adopted, len(h.tap.assigned), want)
+			}
+		})
+	}
+}

@@ -1,0 +1,198 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// assignedProto marks the addresses and routes that Assign has added, so that a later process
+// finds them (IFA_PROTO, linux/if_addr.h; rtm_protocol, linux/rtnetlink.h). The kernel gives it
+// no meaning; /etc/iproute2/rt_protos names no such protocol.
+const assignedProto = 73
+
+// ifaProto is the attribute IFA_PROTO (linux/if_addr.h). Linux before 5.18 ignores it; addresses
+// that are no longer assigned then stay.
+const ifaProto = 11
+
+// Assignment is what a configuration gives an interface.
+type Assignment struct {
+	Addrs  []netip.Prefix // of the host, with the length of its network's prefix
+	Routes []Route
+}
+
+// Route is a route through an interface.
+type Route struct {
+	To  netip.Prefix // without host bits
+	Via netip.Addr   // the gateway; the zero Addr: the destinations are on the link
+}
+
+func (r Route) String() string {
+	if r.Via.IsValid() {
+		return fmt.Sprintf("%v via %v", r.To, r.Via)
+	}
+	return r.To.String()
+}
+
+// Assign gives the interface addresses and routes, and takes back those that an earlier Assign,
+// of this process or of another one, has given it and that are no longer assigned. Addresses and
+// routes that others have set stay, even if they are assigned too. Routes need an interface that
+// is up; while it is down, Assign leaves them alone. An address or a route that fails does not
+// keep the others from being set; the error names each. May block.
+func (t *TAP) Assign(a Assignment) error {
+	return t.visit(func(r *rtnl, l netlink.Link) error {
+		index, up := l.Attrs().Index, l.Attrs().RawFlags&unix.IFF_UP != 0
+		err := r.assignAddrs(index, a.Addrs)
+		if up {
+			err = errors.Join(err, r.assignRoutes(index, a.Routes))
+		}
+		return err
+	})
+}
+
+// BringUp sets the interface up. May block.
+func (t *TAP) BringUp() error {
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
+		msg := linkMessage(l.Attrs().Index)
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+		return r.set(unix.RTM_SETLINK, msg)
+	})
+	if err != nil {
+		return fmt.Errorf("set %s up: %w", t.name, err)
+	}
+	return nil
+}
+
+// assignAddrs removes addresses first: the kernel removes the secondary addresses of a network
+// together with its primary one.
+func (r *rtnl) assignAddrs(index int, want []netip.Prefix) error {
+	had, err := r.assignedAddrs(index)
+	for _, p := range had {
+		if err == nil && !slices.Contains(want, p) {
+			err = r.address(unix.RTM_DELADDR, 0, index, p)
+		}
+	}
+	for _, p := range want {
+		if e := r.address(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, p); !errors.Is(e, unix.EEXIST) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// address sends a request about an address of an interface.
+func (r *rtnl) address(kind, flags, index int, p netip.Prefix) error {
+	msg := nl.NewIfAddrmsg(family(p.Addr()))
+	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
+	ip := p.Addr().AsSlice()
+	err := r.send(kind, flags|unix.NLM_F_ACK, 0, []nl.NetlinkRequestData{
+		msg, nl.NewRtAttr(unix.IFA_LOCAL, ip), nl.NewRtAttr(unix.IFA_ADDRESS, ip), nl.NewRtAttr(ifaProto, []byte{assignedProto}),
+	}, ignore)
+	if err != nil {
+		return fmt.Errorf("address %v: %w", p, err)
+	}
+	return nil
+}
+
+// assignedAddrs lists the addresses that Assign has added to an interface.
+func (r *rtnl) assignedAddrs(index int) (out []netip.Prefix, err error) {
+	msg := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
+	msg.Index = uint32(index)
+	begin := func() { out = nil }
+	err = r.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, begin, func(m []byte) bool {
+		if len(m) < unix.SizeofIfAddrmsg || int(binary.NativeEndian.Uint32(m[4:])) != index {
+			return true
+		}
+		attrs := attributes(m[unix.SizeofIfAddrmsg:])
+		ip, ok := netip.AddrFromSlice(attrs[unix.IFA_ADDRESS])
+		if proto := attrs[ifaProto]; ok && len(proto) == 1 && proto[0] == assignedProto {
+			out = append(out, netip.PrefixFrom(ip, int(m[1])))
+		}
+		return true
+	}, msg)
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses: %w", err)
+	}
+	return out, nil
+}
+
+func (r *rtnl) assignRoutes(index int, want []Route) error {
+	had, err := r.assignedRoutes(index)
+	for _, route := range had {
+		if err == nil && !slices.Contains(want, route) {
+			err = r.route(unix.RTM_DELROUTE, 0, index, route)
+		}
+	}
+	for _, route := range want {
+		if e := r.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, route); !errors.Is(e, unix.EEXIST) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// route sends a request about a route in the main table.
+func (r *rtnl) route(kind, flags, index int, route Route) error {
+	to := route.To
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: uint8(family(to.Addr())), Dst_len: uint8(to.Bits()), Table: unix.RT_TABLE_MAIN,
+		Protocol: assignedProto, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST,
+	}}
+	data := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, to.Addr().AsSlice()), uint32Attr(unix.RTA_OIF, uint32(index))}
+	if route.Via.IsValid() {
+		msg.Scope = unix.RT_SCOPE_UNIVERSE
+		data = append(data, nl.NewRtAttr(unix.RTA_GATEWAY, route.Via.AsSlice()))
+	}
+	if err := r.send(kind, flags|unix.NLM_F_ACK, 0, data, ignore); err != nil {
+		return fmt.Errorf("route %v: %w", route, err)
+	}
+	return nil
+}
+
+// assignedRoutes lists the routes that Assign has added to an interface.
+func (r *rtnl) assignedRoutes(index int) (out []Route, err error) {
+	for _, f := range []int{unix.AF_INET, unix.AF_INET6} {
+		var some []Route
+		begin := func() { some = nil }
+		err := r.dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, begin, func(m []byte) bool {
+			if len(m) < unix.SizeofRtMsg || m[5] != assignedProto {
+				return true
+			}
+			attrs, bits := attributes(m[unix.SizeofRtMsg:]), int(m[1])
+			if oif := attrs[unix.RTA_OIF]; len(oif) != 4 || int(binary.NativeEndian.Uint32(oif)) != index {
+				return true
+			}
+			to, ok := netip.AddrFromSlice(attrs[unix.RTA_DST])
+			if !ok { // the default route
+				to = netip.IPv4Unspecified()
+				if f == unix.AF_INET6 {
+					to = netip.IPv6Unspecified()
+				}
+			}
+			via, _ := netip.AddrFromSlice(attrs[unix.RTA_GATEWAY])
+			some = append(some, Route{netip.PrefixFrom(to, bits), via})
+			return true
+		}, &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(f), Protocol: assignedProto}})
+		if err != nil {
+			return nil, fmt.Errorf("list the routes: %w", err)
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+func family(ip netip.Addr) int {
+	if ip.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// ignore ignores the messages that answer a request.
+func ignore([]byte) bool { return true }

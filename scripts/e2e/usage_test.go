@@ -55,7 +55,13 @@ func TestMistakeInFile(t *testing.T) {
 	}
 	requireMistake(t, h.ipoibd("run", "--config", file), `ipoibd\.yaml:6: .*mtu`)
 	requireMistake(t, h.ipoibd("run", "--config", file+".old"), `ipoibd\.yaml\.old: no such file`)
-	requireMistake(t, h.ipoibd("run", "--config", file, "--name", ifName), `--name and --config cannot be combined`)
+	requireMistake(t, h.ipoibd("run", "--config", file, "--mtu", "1280"), `ipoibd\.yaml:6: .*mtu`)
+
+	text = "devices: [{name: soft, underlay: eth0}]\ninterfaces: [{name: ib0}, {name: ib1}]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	requireMistake(t, h.ipoibd("run", "--config", file, "--name", "ib2"), `--name: .*ipoibd\.yaml configures several devices or interfaces`)
 }
 
 // The device node and the capability are named when they are missing.

@@ -26,7 +26,7 @@ func assigned(ms *Mistakes, field string, list []string, parse func(string) erro
 // ParseAddress reads an address of the host with the length of its network's prefix, such as
 // 10.9.0.1/24.
 func ParseAddress(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		return netip.Prefix{}, fmt.Errorf("%s has no prefix length; write %s/%d if it is alone, or the length of its network's prefix", s, a, a.BitLen())
 	}
 	p, err := netip.ParsePrefix(s)

@@ -80,5 +80,5 @@ func (h *host) assigned(err error) {
 	if h.now.Carrier {
 		level = slog.LevelWarn
 	}
-	h.log.Log(context.Background(), level, "cannot configure the interface as requested; trying again when it comes up or gets a carrier", "err", err)
+	h.log.Log(context.Background(), level, "cannot configure the interface as requested; trying again when it comes up, gets a carrier, or its MTU rises to 1280", "err", err)
 }

@@ -42,9 +42,12 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
-			"The interface is created down: 'ip link set ib0 up' opens the queue pair. When the\n" +
-			"daemon ends, the interface stays, with its addresses and without carrier; the next\n" +
-			"start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.",
+			"The interface is created down: 'ip link set ib0 up', or --up, opens the queue pair.\n" +
+			"When the daemon ends, the interface stays, with its addresses and without carrier; the\n" +
+			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n\n" +
+			"Each flag but --port and --share-port can also be set by an environment variable:\n" +
+			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
+			"variable, and both over the file of --config, if it configures only one interface.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if unknown, err = fromEnvironment(cmd.Flags(), os.Environ()); err != nil {
 				return err

@@ -72,11 +72,12 @@ func stale(s *report.Status, f *report.Interface) string {
 	return ""
 }
 
-// because returns why an interface is not up: the detailed text, or else the reason's name.
+// because returns, on one line, why an interface is not up: the detailed text, or else the
+// reason's name.
 func because(f *report.Interface) string {
 	switch {
 	case f.Detail != "":
-		return f.Detail
+		return strings.ReplaceAll(f.Detail, "\n", "; ")
 	case f.Reason != "none":
 		return f.Reason
 	case !f.Carrier && f.State == "up":

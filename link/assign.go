@@ -94,7 +94,10 @@ func (r *rtnl) address(kind, flags, index int, p netip.Prefix) error {
 	err := r.send(kind, flags|unix.NLM_F_ACK, 0, []nl.NetlinkRequestData{
 		msg, nl.NewRtAttr(unix.IFA_LOCAL, ip), nl.NewRtAttr(unix.IFA_ADDRESS, ip), nl.NewRtAttr(ifaProto, []byte{assignedProto}),
 	}, ignore)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EINVAL) && p.Addr().Is6():
+		return fmt.Errorf("address %v: %w: IPv6 needs an MTU of at least 1280", p, err)
+	case err != nil:
 		return fmt.Errorf("address %v: %w", p, err)
 	}
 	return nil

@@ -1,9 +1,7 @@
 package iface
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/link"
@@ -12,10 +10,11 @@ import (
 // assignment is what the configuration gives the host: the addresses and routes of ib0, and
 // whether ib0 is set up at the start.
 type assignment struct {
-	want link.Assignment
-	up   bool
-	last conditions // of the last attempt
-	err  error      // of the last attempt; nil: it succeeded
+	want   link.Assignment
+	up     bool
+	last   conditions // of the last attempt
+	err    error      // of the last attempt; nil: it succeeded
+	warned string     // the error that the log has; empty: none since the last success
 }
 
 // conditions are those under which the kernel keeps, or takes, addresses and routes. When ib0
@@ -64,21 +63,22 @@ func (h *host) assign(first bool) {
 	})
 }
 
-// assigned handles the result of an attempt. The status shows an error. It is logged if it
-// differs from the previous one; without a carrier only for debugging, since another attempt
-// follows.
+// assigned handles the result of an attempt. The status shows an error. It is logged once; without a
+// carrier only for debugging, since another attempt follows.
 func (h *host) assigned(err error) {
 	if errors.Is(err, link.ErrGone) || errors.Is(err, link.ErrClosed) {
 		return // Run reports it
 	}
 	a := &h.assignment
-	was := a.err
-	if a.err = err; err == nil || was != nil && was.Error() == err.Error() {
-		return
+	a.err = err
+	const text = "cannot configure the interface as requested; trying again when it comes up, gets a carrier, or its MTU rises to 1280"
+	switch {
+	case err == nil:
+		a.warned = ""
+	case !h.now.Carrier:
+		h.log.Debug(text, "err", err)
+	case err.Error() != a.warned:
+		a.warned = err.Error()
+		h.log.Warn(text, "err", err)
 	}
-	level := slog.LevelDebug
-	if h.now.Carrier {
-		level = slog.LevelWarn
-	}
-	h.log.Log(context.Background(), level, "cannot configure the interface as requested; trying again when it comes up, gets a carrier, or its MTU rises to 1280", "err", err)
 }

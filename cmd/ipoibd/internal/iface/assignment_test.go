@@ -1,7 +1,9 @@
 package iface
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -96,8 +98,13 @@ func TestRefusedAssignment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newAssigning(t, true)
 		h.tap.refusal = errors.New("address 10.9.0.1/24: refused")
+		var log bytes.Buffer
+		h.iface.host.log = slog.New(slog.NewTextHandler(&log, nil))
 		h.startInterface()
 		h.waitUp()
+		if n := strings.Count(log.String(), "level=WARN msg=\"cannot configure"); n != 1 {
+			t.Errorf("%d warnings, want one:\n%s", n, log.String())
+		}
 		if s := h.status(); !strings.Contains(s.Detail, "10.9.0.1/24: refused") {
 			t.Errorf("error %q, want the refusal", s.Detail)
 		}

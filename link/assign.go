@@ -42,9 +42,11 @@ func (r Route) String() string {
 
 // Assign gives the interface addresses and routes, and takes back those that an earlier Assign,
 // of this process or of another one, has given it and that are no longer assigned. Addresses and
-// routes that others have set stay, even if they are assigned too. Routes need an interface that
+// routes that others have set stay, even if they are assigned too, with one exception: the kernel
+// removes the secondary IPv4 addresses of a network together with its primary one, unless the sysctl
+// promote_secondaries is set. Routes need an interface that
 // is up; while it is down, Assign leaves them alone. An address or a route that fails does not
-// keep the others from being set; the error names each. May block.
+// keep the others from being set or removed; the error names each. May block.
 func (t *TAP) Assign(a Assignment) error {
 	return t.visit(func(r *rtnl, l netlink.Link) error {
 		index, up := l.Attrs().Index, l.Attrs().RawFlags&unix.IFF_UP != 0
@@ -73,13 +75,23 @@ func (t *TAP) BringUp() error {
 // together with its primary one.
 func (r *rtnl) assignAddrs(index int, want []netip.Prefix) error {
 	had, err := r.assignedAddrs(index)
-	for _, p := range had {
-		if err == nil && !slices.Contains(want, p) {
-			err = r.address(unix.RTM_DELADDR, 0, index, p)
+	return errors.Join(err, replace(had, want,
+		func(p netip.Prefix) error { return r.address(unix.RTM_DELADDR, 0, index, p) },
+		func(p netip.Prefix) error { return r.address(unix.RTM_NEWADDR, createOnly, index, p) }))
+}
+
+// createOnly makes the kernel add an object, and fail with EEXIST if there is one.
+const createOnly = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+
+// replace removes what is not wanted, and then adds what is. What exists already counts as added.
+func replace[T comparable](had, want []T, remove, add func(T) error) (err error) {
+	for _, x := range had {
+		if !slices.Contains(want, x) {
+			err = errors.Join(err, remove(x))
 		}
 	}
-	for _, p := range want {
-		if e := r.address(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, p); !errors.Is(e, unix.EEXIST) {
+	for _, x := range want {
+		if e := add(x); !errors.Is(e, unix.EEXIST) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -127,17 +139,9 @@ func (r *rtnl) assignedAddrs(index int) (out []netip.Prefix, err error) {
 
 func (r *rtnl) assignRoutes(index int, want []Route) error {
 	had, err := r.assignedRoutes(index)
-	for _, route := range had {
-		if err == nil && !slices.Contains(want, route) {
-			err = r.route(unix.RTM_DELROUTE, 0, index, route)
-		}
-	}
-	for _, route := range want {
-		if e := r.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, route); !errors.Is(e, unix.EEXIST) {
-			err = errors.Join(err, e)
-		}
-	}
-	return err
+	return errors.Join(err, replace(had, want,
+		func(route Route) error { return r.route(unix.RTM_DELROUTE, 0, index, route) },
+		func(route Route) error { return r.route(unix.RTM_NEWROUTE, createOnly, index, route) }))
 }
 
 // route sends a request about a route in the main table.

@@ -11,8 +11,8 @@ import (
 	"ipoibd/hca/soft/udp/share"
 )
 
-// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [share.Nobody], no
-// process runs with it. It differs from it, so that daemons that share the port cannot join
+// laneOwner is the user ID that owns the receiving sockets of several lanes. As with [share.Nobody],
+// no process has this user ID. The two differ so that daemons that share the port cannot join
 // the group.
 const laneOwner = share.Nobody - 1
 

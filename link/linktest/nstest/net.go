@@ -106,9 +106,9 @@ func (ns *Namespace) addAddrs(i int) {
 	ns.AddIPv6(Dev, IPv6(i)+"/64")
 }
 
-// AddIPv6 adds an address to an interface, unless the interface has it, without duplicate address
+// AddIPv6 adds an address to an interface that may already have it. It skips duplicate address
 // detection, which would make the address unusable for a second. It returns when packets to the
-// address reach sockets: the kernel inserts the address' route a little after the address, and drops
+// address reach sockets: the kernel inserts the route of the address a little later, and drops
 // them until then, although it answers neighbour solicitations (addrconf_dad_work,
 // net/ipv6/addrconf.c).
 func (ns *Namespace) AddIPv6(name, cidr string) {

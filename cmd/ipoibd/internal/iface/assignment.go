@@ -38,11 +38,12 @@ func newAssignment(cfg config.Interface) (a assignment, err error) {
 	return a, err
 }
 
-// due reports whether to assign in a state, and notes its conditions. Without addresses and
-// routes it is due only for an adopted ib0, once: an earlier configuration may have assigned some.
-func (a *assignment) due(st link.State, adopted bool) bool {
+// due reports whether to assign in a state, and notes its conditions. first: it is the first state.
+// Without addresses and routes, assigning is due only then, and only for an adopted ib0: an earlier
+// configuration may have assigned some.
+func (a *assignment) due(st link.State, first, adopted bool) bool {
 	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU, st.Downs}
-	changed, first := now != a.last, a.last == conditions{}
+	changed := first || now != a.last
 	a.last = now
 	return changed && (len(a.want.Addrs)+len(a.want.Routes) > 0 || first && adopted)
 }
@@ -51,7 +52,7 @@ func (a *assignment) due(st link.State, adopted bool) bool {
 func (h *host) assign(first bool) {
 	a := &h.assignment
 	bringUp := first && a.up && !h.now.Up
-	if !a.due(h.now, h.adopted) && !bringUp {
+	if !a.due(h.now, first, h.adopted) && !bringUp {
 		return
 	}
 	h.worker.do(func() func() {

@@ -145,3 +145,13 @@ func TestNothingAssigned(t *testing.T) {
 		})
 	}
 }
+
+// Assigning is due in the first state, whatever it is.
+func TestAssignedInAnyFirstState(t *testing.T) {
+	for _, st := range []link.State{{}, {Up: true}, {MTU: 1500}, {Up: true, Carrier: true, MTU: 4092}} {
+		a := assignment{want: assignedHere}
+		if !a.due(st, true, false) || a.due(st, false, false) {
+			t.Errorf("%+v: want it due once", st)
+		}
+	}
+}

@@ -10,10 +10,14 @@ SHELL         := /bin/bash
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
 FUZZ_BUDGET  ?= 4m
-UNIT_BUDGET  ?= 11m
+UNIT_BUDGET  ?= 16m
 NETNS_BUDGET ?= 6m
-E2E_BUDGET   ?= 16m
+E2E_BUDGET   ?= 26m
+DEB_BUDGET   ?= 10m
 VM_BUDGET    ?= 38m
+K8S_BUDGET   ?= 5m
+ARM64_BUDGET ?= 4m
+DOCKER_BUDGET ?= 8m
 SOAK_BUDGET  ?= 3h
 
 # FUZZTIME: how often each fuzz target is executed. (A duration, such as 5m, sometimes
@@ -55,41 +59,73 @@ packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./
 E2E     := ipoibd/scripts/e2e
 IS_NS   := /linktest\/nstest/
 IS_E2E  := $$1 == "$(E2E)"
+DEB     := ipoibd/scripts/deb
+IS_DEB  := $$1 == "$(DEB)"
 VM      := ipoibd/scripts/vm
 IS_VM   := $$1 == "$(VM)"
+DOCKER  := ipoibd/scripts/docker
+IS_DOCKER := $$1 == "$(DOCKER)"
+
+# The packages that test-arm64 tests: those that only compute and are fast when emulated.
+ARM64   := $(addprefix ./,hca hca/roce hca/checksum hca/segment hca/join hca/softqp ud/ipoib ud/vnet ud/port qprecovery/freeze)
 
 .PHONY: build
 build:
 	go build -ldflags '-X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
-.PHONY: deps deps-bench deps-vm
+# Builds the images ipoibd and ipoibd:debian, with Docker or ENGINE=podman. BASE names the
+# Debian image on which the second is based; ARCH=arm64 builds ipoibd:arm64.
+.PHONY: image
+image:
+	@scripts/image/build
+
+.PHONY: deps deps-bench deps-deb deps-vm deps-docker
 deps:
 	@scripts/deps
 deps-bench: deps
 	@scripts/deps bench || echo "the benchmark will list the missing programs" >&2
+deps-deb: deps
+	@scripts/deps deb
 deps-vm: deps
 	@scripts/deps vm || echo "the tests with guests will report what is missing" >&2
+deps-docker: deps
+	@scripts/deps docker || echo "the tests with containers will report what is missing" >&2
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
 .PHONY: test
-test: deps-vm
+test: deps-vm deps-docker
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
-.PHONY: test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm
+.PHONY: test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
 test-tidy:
-	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff')
+	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
-	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM))),$(UNIT_BUDGET),-race)
+	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
 test-netns:
-	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM))),$(NETNS_BUDGET),-race -count=1)
+	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 test-e2e:
 	$(call ring,$(E2E),$(E2E_BUDGET),-count=1)
+# The manifests, in a module of its own.
+test-kubernetes:
+	cd scripts/kubernetes && $(call ring,.,$(K8S_BUDGET),-count=1)
+# The Debian package, on a machine with systemd.
+test-deb: deps-deb
+	$(call ring,$(DEB),$(DEB_BUDGET),-count=1)
+# Emulated, because images are also built for arm64. The tests left out try millions of
+# damages, or run programs of this machine's processor.
+test-arm64: export GOARCH = arm64
+test-arm64: export CGO_ENABLED = 0
+test-arm64: deps-docker
+	$(call ring,$(ARM64),$(ARM64_BUDGET),-exec=qemu-aarch64-static -skip='^(TestDamage|TestWitness)')
+# Containers of Docker and Podman.
+test-docker: deps-docker
+	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
 # the progress of the download.
 test-vm: deps-vm
@@ -119,6 +155,14 @@ bench: deps-bench build
 bench-go:
 	@scripts/bench-go
 
+# Draws docs/top.svg: what `ipoibd top` shows under a storm of faults.
+.PHONY: top-picture
+top-picture: deps
+	@scripts/deps picture
+	cd scripts/e2e && go test -count=1 -run='^TestTopUnderAFaultStorm$$' -top.record=$(CURDIR)/bin/top.cast
+	rm -rf bin/top && termtosvg render bin/top.cast bin/top --still-frames -t gjm8
+	sed 's/<text /<text xml:space="preserve" /g' "$$(ls bin/top/*.svg | tail -n 2 | head -n 1)" >docs/top.svg
+
 .PHONY: demo
 demo: deps build
 	@scripts/demo $(DEMO_MTUS)
@@ -132,11 +176,19 @@ faults: deps
 # runs even if another fails, and prints its progress.
 .PHONY: soak
 soak:
-	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e soak-vm
+	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e soak-docker soak-deb soak-vm
 
 .PHONY: soak-e2e
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$'
+
+.PHONY: soak-deb
+soak-deb: deps-deb
+	@cd scripts/deb && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -run='^TestReproducible$$'
+
+.PHONY: soak-docker
+soak-docker: deps-docker
+	@cd scripts/docker && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak
 
 .PHONY: soak-vm
 soak-vm: deps-vm
@@ -163,6 +215,16 @@ generate: deps
 .PHONY: requirements
 requirements:
 	go test ./scripts -count=1 -run=^TestRequirements$$ -update
+
+# Rewrites docs/man, which a test compares with the commands and docs/config.md.
+.PHONY: man
+man:
+	go test ./cmd/ipoibd -count=1 -run=^TestManPages$$ -update
+
+# Builds the Debian package, in bin.
+.PHONY: deb
+deb: deps-deb
+	@scripts/deb/build bin
 
 .PHONY: clean
 clean:

@@ -37,6 +37,8 @@ type FilterCounts struct {
 	// Waits is the distribution of the nanoseconds from the transmission of a frame until a
 	// waiting reader had read it.
 	Waits Histogram
+	// Waited is the sum of these waits.
+	Waited time.Duration
 }
 
 // waitBuckets is the length of FilterCounts.Waits: the last bucket begins at 2^30 ns, a second.
@@ -49,6 +51,7 @@ type Filter struct {
 	since   *atomic.Uint64 // its element
 	clock   clock
 	waits   [waitBuckets]atomic.Uint64
+	waited  atomic.Uint64 // ns
 }
 
 // NewFilter loads a filter. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
@@ -81,7 +84,9 @@ func (f *Filter) Waits() { f.since.Store(0) }
 // Waits was called is not measured.
 func (f *Filter) Woke() {
 	if since := f.since.Swap(1); since > 1 {
-		f.waits[min(bits.Len64(f.clock.now()-since), waitBuckets-1)].Add(1)
+		waited := f.clock.now() - since
+		f.waits[min(bits.Len64(waited), waitBuckets-1)].Add(1)
+		f.waited.Add(waited)
 	}
 }
 
@@ -114,6 +119,7 @@ func (f *Filter) Counts() (out FilterCounts, err error) {
 	for i := range f.waits {
 		out.Waits[i] = f.waits[i].Load()
 	}
+	out.Waited = time.Duration(f.waited.Load())
 	return out, err
 }
 

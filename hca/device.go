@@ -2,6 +2,7 @@ package hca
 
 import (
 	"context"
+	"net/netip"
 	"time"
 )
 
@@ -126,6 +127,21 @@ type GIDEntry struct {
 	// MaxPayload is the longest UD payload in bytes that can be sent from this
 	// GID: the port's active MTU, or less if a software HCA declares an MTU
 	// that its underlay cannot carry in full.
+	MaxPayload int `json:"max_payload"`
+	// Path is the narrowest known path from this GID; zero: all of them carry MaxPayload, or
+	// the device does not know its paths.
+	Path PathLimit `json:"path,omitzero"`
+}
+
+// PathLimit is a path that carries less than its GID.
+type PathLimit struct {
+	To  netip.Addr `json:"to"`  // a peer
+	MTU int        `json:"mtu"` // of the path: the longest IP packet in bytes
+	// Carries is the longest UD payload in bytes that the path carries.
+	Carries int `json:"carries"`
+	// MaxPayload is the longest UD payload that a user should send from the GID. It is more
+	// than Carries if only unauthenticated messages from the network say how little the path
+	// carries: the device trusts these only down to a bound.
 	MaxPayload int `json:"max_payload"`
 }
 
@@ -287,6 +303,10 @@ type QP interface {
 
 // QPSpec is the data of a UD queue pair (struct ibv_qp_init_attr).
 type QPSpec struct {
+	// Num is the number that the QP should get; 0 means any. It is a wish: a device that
+	// numbers its QPs itself ignores it, as real ones do, and the software HCA ignores it if
+	// another QP has the number, or if the number is not among its own.
+	Num QPN
 	// Queues is the number of the QP's queues, from 1 to DeviceAttr.MaxQueues; 0 means 1. A
 	// queue is a send queue and a receive queue, each of the depth below, with a pair of
 	// CQs. Number, state, groups and errors belong to the QP as a whole. Any other number

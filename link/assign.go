@@ -48,14 +48,21 @@ func (r Route) String() string {
 // is up; while it is down, Assign leaves them alone. An address or a route that fails does not
 // keep the others from being set or removed; the error names each. May block.
 func (t *TAP) Assign(a Assignment) error {
-	return t.visit(func(r *rtnl, l netlink.Link) error {
+	var refused error
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
+		refused = nil
 		index, up := l.Attrs().Index, l.Attrs().RawFlags&unix.IFF_UP != 0
-		err := r.assignAddrs(index, a.Addrs)
+		err := r.assignAddrs(index, l.Attrs().MTU, a.Addrs)
 		if up {
 			err = errors.Join(err, r.assignRoutes(index, a.Routes))
 		}
+		if errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+			refused = err // a setting forbids it, not a lack of rights, so it is not ErrPermission
+			return nil
+		}
 		return err
 	})
+	return errors.Join(err, refused)
 }
 
 // BringUp sets the interface up. May block.
@@ -72,13 +79,25 @@ func (t *TAP) BringUp() error {
 }
 
 // assignAddrs removes addresses first: the kernel removes the secondary addresses of a network
-// together with its primary one.
-func (r *rtnl) assignAddrs(index int, want []netip.Prefix) error {
+// together with its primary one. The MTU is that of the interface.
+func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 	had, err := r.assignedAddrs(index)
 	return errors.Join(err, replace(had, want,
 		func(p netip.Prefix) error { return r.address(unix.RTM_DELADDR, 0, index, p) },
-		func(p netip.Prefix) error { return r.address(unix.RTM_NEWADDR, createOnly, index, p) }))
+		func(p netip.Prefix) error {
+			err := r.address(unix.RTM_NEWADDR, createOnly, index, p)
+			switch {
+			case !p.Addr().Is6():
+			case errors.Is(err, unix.EINVAL) && mtu < minIPv6MTU:
+				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and that of the interface is %d", err, minIPv6MTU, mtu)
+			case errors.Is(err, unix.EACCES):
+				err = fmt.Errorf("%w: IPv6 is disabled on the interface (sysctl disable_ipv6)", err)
+			}
+			return err
+		}))
 }
+
+const minIPv6MTU = 1280 // RFC 8200, section 5
 
 // createOnly makes the kernel add an object, and fail with EEXIST if there is one.
 const createOnly = unix.NLM_F_CREATE | unix.NLM_F_EXCL
@@ -106,10 +125,7 @@ func (r *rtnl) address(kind, flags, index int, p netip.Prefix) error {
 	err := r.send(kind, flags|unix.NLM_F_ACK, 0, []nl.NetlinkRequestData{
 		msg, nl.NewRtAttr(unix.IFA_LOCAL, ip), nl.NewRtAttr(unix.IFA_ADDRESS, ip), nl.NewRtAttr(ifaProto, []byte{assignedProto}),
 	}, ignore)
-	switch {
-	case errors.Is(err, unix.EINVAL) && p.Addr().Is6():
-		return fmt.Errorf("address %v: %w: IPv6 needs an MTU of at least 1280", p, err)
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("address %v: %w", p, err)
 	}
 	return nil

@@ -137,9 +137,29 @@ func TestAssignReportsEachFailure(t *testing.T) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
 	}
-	if !errors.Is(err, unix.EACCES) || !errors.Is(err, unix.ENETUNREACH) {
-		t.Errorf("error %v, want EACCES and ENETUNREACH", err)
+	if !errors.Is(err, unix.EACCES) || !errors.Is(err, unix.ENETUNREACH) || errors.Is(err, ErrPermission) || !strings.Contains(err.Error(), "disable_ipv6") {
+		t.Errorf("error %v, want EACCES because of disable_ipv6, and ENETUNREACH", err)
 	}
 	showsAddrs(t, "with failures", "192.0.2.1/24")
 	showsRoutes(t, "with failures", "198.18.0.0/15")
+}
+
+// Only an MTU that is too small for IPv6 is blamed for an IPv6 address that the kernel calls invalid.
+func TestInvalidAddressAndTheMTU(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	invalid := Assignment{Addrs: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("2001:db8::1"), 129)}}
+	const blame = "IPv6 needs an MTU of at least 1280"
+	if err := tap.Assign(invalid); !errors.Is(err, unix.EINVAL) || strings.Contains(err.Error(), blame) {
+		t.Errorf("an invalid address: %v, want EINVAL, and the MTU not blamed", err)
+	}
+	if err := tap.SetMTU(1000); err != nil {
+		t.Fatal(err)
+	}
+	err := tap.Assign(Assignment{Addrs: prefixes("2001:db8::1/64")})
+	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), blame+", and that of the interface is 1000") {
+		t.Errorf("at an MTU of 1000: %v, want EINVAL, and the MTU blamed", err)
+	}
 }

@@ -128,6 +128,17 @@
 // be a TAP with a queue, and have the MAC that the queue reports (SIOCGIFHWADDR);
 // otherwise the search starts again.
 //
+// # Lent to a network namespace
+//
+// With [Spec].Netns, Open itself runs on a thread in another namespace, which then is the home of the
+// interface, and the thread returns. The interface can be adopted there again, which is impossible for one
+// that was moved: a queue attaches only to devices of the namespace in which its file was opened. On the
+// other hand, that file keeps the namespace alive, and with it the interface, when the container has
+// ended. Whoever lends says that the container has ended by removing the path of the namespace, as
+// container runtimes do. So each inspection looks whether the path still leads home, and otherwise
+// deletes the interface, as the kernel would have. The other queues and sockets end when the owner closes
+// the interface that is gone.
+//
 // # Limits
 //
 // Open, Delete and Watch work in the network namespace of the calling thread. Following an

@@ -12,10 +12,16 @@ import (
 
 // Inspect implements [Device]. It reads the header length and the persistence from the
 // queue; the number of queues, the owner, the MAC, the carrier and the link type from
-// netlink; and the offloads from ethtool.
+// netlink; and the offloads from ethtool. It deletes an interface that was lent to a namespace
+// whose path is gone, as the kernel deletes one with its namespace.
 func (t *TAP) Inspect() (f Findings, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
+	if t.withdrawn() {
+		if err := t.visit(func(r *rtnl, l netlink.Link) error { return r.deleteLink(l.Attrs().Index) }); err != nil {
+			return f, fmt.Errorf("delete %s: %w", t.name, err)
+		}
+	}
 	if f.Restored, err = t.restoreQueue(); err == nil {
 		err = t.visit(func(r *rtnl, l netlink.Link) error { return t.inspectLink(r, l, &f) })
 	}

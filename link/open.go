@@ -30,14 +30,38 @@ const temporaryPrefix = "ipoibd-"
 // that name (adopted is true) and keeps the host's settings. In both cases the interface
 // has no carrier, and belongs to the user and group of this process. Open may block for
 // a second while the interface is in use by another process. Errors: ErrSpec, ErrNameTaken,
-// ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
+// ErrOwned (an *OwnedError), ErrNoTun, ErrPermission, ErrNoNamespace; ErrNotFound if the
+// specification asks for an existing interface.
 func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, false, err
 	}
-	c := claim{spec: spec, make: true}
-	t, err = c.run()
+	c := claim{spec: spec, make: !spec.Existing}
+	t, err = c.runThere()
 	return t, err == nil && !c.made, err
+}
+
+// Available returns nil if Open would create or adopt an interface of this name, as far as that
+// can be seen without attaching to it. Errors: ErrSpec, ErrNameTaken, ErrOwned (an *OwnedError).
+func Available(name string) error {
+	if err := validName(name); err != nil {
+		return err
+	}
+	r, err := openRtnl()
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer r.close()
+	found, err := r.byName(name)
+	if err != nil || found == nil {
+		return err
+	}
+	c := claim{spec: Spec{Name: name}}
+	err = c.check(found, 0)
+	if owned := (*OwnedError)(nil); errors.As(err, &owned) {
+		owned.PID = holder(c.index)
+	}
+	return err
 }
 
 // claim gets an interface for this process alone.
@@ -49,6 +73,23 @@ type claim struct {
 	again  bool // another try may succeed
 	spoilt bool // another user attached to the interface during its creation
 	index  int  // index of the interface found last
+}
+
+// runThere runs in the namespace of the specification.
+func (c *claim) runThere() (t *TAP, err error) {
+	if c.spec.Netns == "" {
+		return c.run()
+	}
+	ns, err := openNamespace(c.spec.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	entered := inside(ns, func() { t, err = c.run() })
+	if entered != nil {
+		return nil, fmt.Errorf("enter the network namespace %s, which requires CAP_SYS_ADMIN: %w", c.spec.Netns, classify(entered))
+	}
+	return t, err
 }
 
 // run tries until no other process has a queue of the interface, or claimTimeout has
@@ -238,7 +279,7 @@ func configure(r *rtnl, index int, spec Spec) error {
 func checkOurs(l netlink.Link) error {
 	a := l.Attrs()
 	if !strings.HasPrefix(a.Alias, AliasPrefix) {
-		return fmt.Errorf("%w: %s is a %s with the alias %q", ErrNameTaken, a.Name, l.Type(), a.Alias)
+		return fmt.Errorf("%w: %s is a %s without ipoibd's alias", ErrNameTaken, a.Name, l.Type())
 	}
 	if !isMultiQueueTAP(l) {
 		return fmt.Errorf("%w: %s has ipoibd's alias but is a %s, not a multi-queue TAP", ErrNameTaken, a.Name, l.Type())
@@ -275,12 +316,15 @@ func isEthernet(l netlink.Link) bool { return l.Attrs().EncapType == "ether" }
 // Delete removes an interface of ipoibd that no process holds. It may block for a second
 // while another process holds it. Errors: ErrSpec, ErrNotFound, ErrNameTaken, ErrOwned,
 // ErrNoTun, ErrPermission.
-func Delete(name string) error {
+func Delete(name string) error { return DeleteIn("", name) }
+
+// DeleteIn is Delete in the network namespace at a path. Errors: ErrNoNamespace, and those of Delete.
+func DeleteIn(netns, name string) error {
 	if err := validName(name); err != nil {
 		return err
 	}
-	c := claim{spec: Spec{Name: name}}
-	t, err := c.run()
+	c := claim{spec: Spec{Name: name, Netns: netns}}
+	t, err := c.runThere()
 	if err != nil {
 		return err
 	}

@@ -35,9 +35,11 @@ func (t *TAP) SetPrograms(p Programs) error {
 }
 
 // ObserveWaits makes ReadBatch of the first queue call onWait when it finds no frame and is about
-// to wait, and onWake once it has read the frame for which it waited. Call it before ReadBatch.
+// to wait, and onWake once it has read the frame for which it waited; nil: neither. No goroutine
+// may be in ReadBatch.
 func (t *TAP) ObserveWaits(onWait, onWake func()) {
-	t.queues[0].rd.onWait, t.queues[0].rd.onWake = onWait, onWake
+	rd := &t.queues[0].rd
+	rd.onWait, rd.onWake, rd.waiting = onWait, onWake, false
 }
 
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even

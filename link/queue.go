@@ -27,6 +27,11 @@ func (t *TAP) attach() (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t.newQueue(file)
+}
+
+// newQueue returns an attached queue, which owns its file.
+func (t *TAP) newQueue(file *os.File) (*Queue, error) {
 	conn, err := file.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

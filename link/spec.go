@@ -30,10 +30,15 @@ const DefaultTxQueueLen = 4096
 // 1000, which an operator may have set on purpose.
 const DefaultLargeTxQueueLen = 1024
 
-// Spec is the data of an interface. All fields but the name, Queues and LargeTxQueueLen apply only
-// at its creation: an adopted interface keeps the host's settings.
+// Spec is the data of an interface. MAC, MTU and TxQueueLen apply only at its creation: an adopted
+// interface keeps the host's settings.
 type Spec struct {
-	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
+	Name string // 1-15 bytes, without '/', ':', '%' and white space
+	// Netns is the path of the network namespace in which the interface is; empty: that of this
+	// process. The interface is lent to that namespace: it is deleted once the path is gone, or leads
+	// to another namespace (see [TAP.Inspect]). Entering the namespace requires CAP_SYS_ADMIN.
+	Netns      string
+	Existing   bool    // adopt the interface, but do not create it
 	MAC        [6]byte // unicast
 	MTU        int     // MinMTU-MaxMTU
 	TxQueueLen int     // frames; 0: DefaultTxQueueLen

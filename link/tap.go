@@ -13,6 +13,7 @@ import (
 // TAP is an attached TAP; it implements [Device].
 type TAP struct {
 	name  string
+	netns string      // Spec.Netns
 	mac   [6]byte     // the MAC when it was opened
 	note  *os.File    // contains our PID; may be nil
 	nl    *rtnl       // in the network namespace in which it was opened
@@ -28,6 +29,7 @@ type TAP struct {
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
 	programs    Programs   // the argument of the last SetPrograms
+	given       bool       // another process continues the interface: see GiveUp
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -41,18 +43,25 @@ var _ Device = (*TAP)(nil)
 
 // newTAP attaches a queue to the interface of a specification.
 func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
-	t := &TAP{name: spec.Name, nl: nl, programs: NoPrograms}
+	t := newUnattached(spec)
+	t.nl = nl
 	q, err := t.attach()
 	if err != nil {
 		return nil, err
 	}
 	t.queues = []*Queue{q}
-	t.queueLen, t.largeQueueLen = spec.queueLens()
 	if t.home, err = t.place(); err != nil {
 		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), q.file.Close())
 	}
-	t.ctx, t.end = context.WithCancel(context.Background())
 	return t, nil
+}
+
+// newUnattached returns a TAP without queues.
+func newUnattached(spec Spec) *TAP {
+	t := &TAP{name: spec.Name, netns: spec.Netns, programs: NoPrograms}
+	t.queueLen, t.largeQueueLen = spec.queueLens()
+	t.ctx, t.end = context.WithCancel(context.Background())
+	return t
 }
 
 // Name returns the name that the interface was opened with.
@@ -114,6 +123,10 @@ func (t *TAP) Close() error {
 func (t *TAP) release() (resetErr, fileErr error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
+	if t.given {
+		t.note.Close()
+		return nil, t.closeQueues()
+	}
 	resetErr = t.control(func(fd int) error {
 		_, err := setOffloads(fd, 0)
 		return errors.Join(setCarrier(fd, false), err, NoPrograms.set(fd))

@@ -15,6 +15,15 @@ const tunPath = "/dev/net/tun"
 // queueFlags are the flags of the attached queue (linux/if_tun.h).
 const queueFlags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE | unix.IFF_NO_CARRIER
 
+// CheckTun returns nil if this process may open /dev/net/tun. Errors: ErrNoTun, ErrPermission.
+func CheckTun() error {
+	f, err := os.OpenFile(tunPath, os.O_RDWR, 0)
+	if err != nil {
+		return classifyTun(err)
+	}
+	return f.Close()
+}
+
 // createTAP creates a multi-queue device that belongs to the process's user and group,
 // with one queue. Until it is persistent, the device disappears with its last queue.
 func createTAP(name string) (queue *os.File, err error) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -101,6 +100,17 @@ func (t *TAP) place() (os.FileInfo, error) {
 	return ns.Stat()
 }
 
+// Elsewhere reports whether the interface has another name or is in another network namespace than
+// when it was opened, so that Open would not find it.
+func (t *TAP) Elsewhere() bool {
+	name, err := t.currentName()
+	if err != nil {
+		return false
+	}
+	at, err := t.place()
+	return err == nil && (name != t.name || !os.SameFile(at, t.home))
+}
+
 // namespace opens the current network namespace of the interface. The caller closes the file
 // soon, because it keeps the namespace alive. The kernel returns EINVAL while it destroys
 // the namespace.
@@ -148,43 +158,8 @@ func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, fmt.Errorf("give the network namespace an ID: %w", err)
 	}
-	if r, err = openRtnlIn(ns); err != nil {
-		return nil, nil, fmt.Errorf("enter the network namespace: %w", err)
+	if entered := inside(ns, func() { r, err = openRtnl() }); entered != nil || err != nil {
+		return nil, nil, fmt.Errorf("enter the network namespace: %w", errors.Join(entered, err))
 	}
 	return r, r.close, nil
-}
-
-// openRtnlIn opens a netlink socket in another namespace. If the thread cannot return from
-// there, it stays locked to the goroutine and ends with it.
-func openRtnlIn(ns *os.File) (r *rtnl, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		var back bool
-		if r, back, err = openInside(ns); back {
-			runtime.UnlockOSThread()
-		}
-	}()
-	<-done
-	return r, err
-}
-
-// openInside runs on a locked thread. back reports whether the thread has returned to its
-// own namespace.
-func openInside(ns *os.File) (r *rtnl, back bool, err error) {
-	here, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, true, err
-	}
-	defer here.Close()
-	if err := setns(ns); err != nil {
-		return nil, true, err
-	}
-	r, err = openRtnl()
-	return r, setns(here) == nil, err
-}
-
-func setns(ns *os.File) error {
-	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
 }

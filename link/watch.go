@@ -31,7 +31,7 @@ func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
 	if t.ctx.Err() != nil {
 		return nil, fmt.Errorf("watch %s: %w", t.name, ErrClosed)
 	}
-	sock, err := subscribe()
+	sock, err := t.subscribeHome()
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", t.name, classify(err))
 	}

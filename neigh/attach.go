@@ -58,6 +58,7 @@ func (t *Table) attach(ev Attached) {
 	t.link.broadcast, t.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
 	t.link.mtu = ev.MTU
 	t.setQKey(ev.QKey)
+	t.askRestored()
 	t.pub.urgent()
 	t.announceDue()
 }

@@ -160,10 +160,10 @@ func (t *Table) check() error {
 	for _, n := range s.Drops {
 		sum += n
 	}
-	got := s.ToFabric + s.ToHost + s.KeptSent + uint64(s.Kept) + sum
+	got := s.ToFabric + s.ToHost + s.EchoReplies + s.KeptSent + uint64(s.Kept) + sum
 	switch n := len(t.peers.byEndpoint); {
-	case s.FromHost+s.FromFabric != got:
-		return fmt.Errorf("%d + %d frames in, %d accounted for: %+v", s.FromHost, s.FromFabric, got, s)
+	case s.FromHost+s.FromFabric+s.Pings != got:
+		return fmt.Errorf("%d + %d + %d frames in, %d accounted for: %+v", s.FromHost, s.FromFabric, s.Pings, got, s)
 	case n != len(t.peers.byMAC) || n != s.Heard+s.Used:
 		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.byMAC), s.Heard, s.Used)
 	case s.Heard > t.conf.MaxHeard || s.Used > t.conf.MaxPeers-t.conf.MaxHeard:

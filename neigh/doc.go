@@ -61,6 +61,14 @@
 // corrects the host's cache in that peer's name. For the MAC of a removed peer the
 // table resolves an address of that peer.
 //
+// # Echoes
+//
+// [Ping] sends an echo request to a peer, resolving its address first if necessary. Requests of
+// known peers are answered, at most [maxEchoRate] a second, with replies of the same size. An
+// echo does not pass through the hosts' TAPs or IP, and does not make its receiver a used peer. A
+// request to a peer that is not a used one is preceded by a request for its address, so that the
+// peer knows this host even if it has missed its announcements.
+//
 // # The host's side
 //
 // Frames with ib0's own MAC are always accepted. If ib0 is the port of a bridge,

@@ -17,7 +17,7 @@ type Event interface{ event() }
 type FromHost struct{ Frame []byte }
 
 // FromFabric is a message from the fabric that is not for the data path: ARP,
-// RARP or ND.
+// RARP, ND or an echo.
 type FromFabric struct {
 	Msg       []byte  // IPoIB header and body
 	SrcGID    hca.GID // of the GRH
@@ -107,6 +107,22 @@ type Stray struct {
 	QPN hca.QPN
 }
 
+// Ping sends an echo request to a peer: to the owner of IP, which is resolved first if it is not
+// known, or, if IP is invalid, to a GID and QPN. The table drops a request to an address of the
+// host, and to an unknown GID and QPN. The answer, if any, is an [EchoReply].
+type Ping struct {
+	ID   uint64 // chosen by the caller; others cannot guess it if it is random
+	Size int    // bytes without IPoIB header, from ipoib.MinEcho to the MTU
+	IP   netip.Addr
+	GID  hca.GID
+	QPN  hca.QPN
+}
+
+// Restored are the peers of a former table of this interface. The table does not check them against
+// the fabric, so they must come from a process that is trusted; it ignores those that no table can
+// have. It requests handles of the used ones as soon as it is attached. It is empty before.
+type Restored struct{ Peers []PeerInfo }
+
 // Tick has no effect but the passing of time; see [Table.NextDeadline].
 type Tick struct{}
 
@@ -122,6 +138,8 @@ func (HostPortChanged) event() {}
 func (HostNeighbours) event()  {}
 func (HostAsks) event()        {}
 func (Stray) event()           {}
+func (Ping) event()            {}
+func (Restored) event()        {}
 func (Tick) event()            {}
 
 // Action is an output of [Table.Step]. Actions must be done in the order given.
@@ -151,6 +169,14 @@ type DestroyAH struct {
 	LastEpoch uint64
 }
 
+// EchoReply is the answer of a peer to a Ping. Anyone may send one with any ID.
+type EchoReply struct {
+	ID   uint64
+	GID  hca.GID
+	QPN  hca.QPN
+	Size int // bytes without IPoIB header
+}
+
 // Publish replaces the data path's snapshot. A Step has at most one Publish, as
 // its last action.
 type Publish struct{ Snapshot *Snapshot }
@@ -159,4 +185,5 @@ func (SendFabric) action() {}
 func (SendHost) action()   {}
 func (CreateAH) action()   {}
 func (DestroyAH) action()  {}
+func (EchoReply) action()  {}
 func (Publish) action()    {}

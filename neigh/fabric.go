@@ -22,6 +22,8 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.fabricARP(e, typ, body, ev.Multicast)
 	case typ == ipoib.EtherTypeIPv6 && ipoib.IsND(body):
 		t.fabricND(e, body, ev.Multicast)
+	case typ == ipoib.EtherTypeEcho:
+		t.fabricEcho(e, body, ev.Multicast)
 	default:
 		t.drop(DropEtherType)
 	}

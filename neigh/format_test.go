@@ -47,6 +47,8 @@ func (n names) action(a Action) string {
 		return fmt.Sprintf("create ah %d for %v", a.ID, a.DGID)
 	case DestroyAH:
 		return fmt.Sprintf("destroy %v after epoch %d", a.AH, a.LastEpoch)
+	case EchoReply:
+		return fmt.Sprintf("echo reply id %d of %s, %d bytes", a.ID, n.addr(ipoib.NewAddr(a.QPN, a.GID)), a.Size)
 	case Publish:
 		return fmt.Sprintf("publish epoch %d: %s", a.Snapshot.Epoch(), n.snapshot(a.Snapshot))
 	}
@@ -77,6 +79,10 @@ func (n names) message(msg []byte) string {
 	}
 	if arp, err := ipoib.ParseARP(body); err == nil && typ == ipoib.EtherTypeARP {
 		return fmt.Sprintf("arp %d %v (%s) > %v (%s)", arp.Op, arp.SPA, n.addr(arp.SHA), arp.TPA, n.addr(arp.THA))
+	}
+	if typ == ipoib.EtherTypeEcho {
+		echo, err := ipoib.ParseEcho(body)
+		return fmt.Sprintf("echo %+v of %d bytes, %v", echo, len(body), err)
 	}
 	if typ == ipoib.EtherTypeIPv6 && ipoib.IsND(body) {
 		nd, err := ipoib.ParseND(body, ipoib.FormIPoIB)

@@ -70,6 +70,9 @@ func FuzzFromFabric(f *testing.F) {
 	for _, c := range ndCases(func(o byte) []byte { return ipoibLink(o, peerC) }) {
 		add(fabricND(peerC, c.msg))
 	}
+	for _, reply := range []bool{false, true} {
+		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.gid, peerB.qpn, false})
+	}
 	f.Fuzz(func(t *testing.T, first, second, gid []byte, qpn uint32, multicast bool) {
 		b := knownBench(t)
 		var e endpoint

@@ -58,6 +58,8 @@ func (t *Table) route(f frame, late bool) {
 		t.hostARP(f, late)
 	case f.isND():
 		t.hostND(f, late)
+	case f.typ == ipoib.EtherTypeEcho: // of a Ping: frames of the host with this type are not admitted
+		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), control: true, late: late})
 	default:
 		if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
 			t.drop(DropRunt)

@@ -234,3 +234,18 @@ func TestSharedAddress(t *testing.T) {
 		t.Errorf("MACs %v and %v became %v and %v", first, second, b.macOf(peerB), b.macOf(other))
 	}
 }
+
+// The time of a resolution runs from its first request to the answer. One without an answer
+// has none.
+func TestResolutionsAreTimed(t *testing.T) {
+	b := attachedBench(t, Config{})
+	unknown := ipoib.MAC{2, 7}
+	b.step(hostIP(ownMAC, unknown, ip(ipA), ip(ipB)))
+	b.advance(resolveInterval + 200*time.Millisecond)
+	b.step(fabricARP(peerB, ipoib.ARPReply, ipB, ipA, false))
+	b.step(hostIP(ownMAC, unknown, ip(ipA), ip("10.0.0.77")))
+	b.advance(resolveTries * resolveInterval)
+	if got, want := b.table.Stats().Resolved, resolveInterval+200*time.Millisecond; got.Count != 1 || got.Sum != want {
+		t.Errorf("%d resolutions in %s, want 1 in %s", got.Count, got.Sum, want)
+	}
+}

@@ -55,6 +55,10 @@ const (
 	// is the number that maxNoticeRate admits until the pauses of the first start
 	// over.
 	maxNoticed = maxNoticeRate * int(2*maxNoticePause/time.Second+2)
+	// maxEchoRate bounds the echo requests that are answered per second. An answer is as
+	// long as its request and goes only to a known peer, so the requests of one host cannot
+	// make this one send more than they cost.
+	maxEchoRate = 1000
 	// maxLearntIPs bounds the host addresses learnt from the host's messages.
 	maxLearntIPs = 64
 	// maxHostAddrs bounds the host addresses from netlink.

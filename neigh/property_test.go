@@ -68,6 +68,8 @@ func TestWorld(t *testing.T) {
 			"neighbours":  w.neighbours,
 			"asks":        func(t *rapid.T) { w.do(HostAsks{[]netip.Addr{pickIP(t, "first"), pickIP(t, "second")}}) },
 			"stray":       w.stray,
+			"ping":        w.ping,
+			"echo":        w.echo,
 			"ah answered": w.answer,
 			"advance":     w.wait,
 		})
@@ -162,6 +164,25 @@ func (w *world) dataPath(t *rapid.T) {
 func (w *world) stray(t *rapid.T) {
 	e := pick(t, "sender", worldEnds)
 	w.do(Stray{e.gid, e.qpn})
+}
+
+func (w *world) ping(t *rapid.T) {
+	ev := Ping{ID: 1, Size: pick(t, "size", []int{0, 56, 2044, 4096})}
+	if rapid.Bool().Draw(t, "by address") {
+		ev.IP = pickIP(t, "IP")
+	} else {
+		e := pick(t, "endpoint", worldEnds)
+		ev.GID, ev.QPN = e.gid, e.qpn
+	}
+	w.do(ev)
+}
+
+func (w *world) echo(t *rapid.T) {
+	e := pick(t, "sender", worldEnds)
+	msg := ipoib.Echo{Reply: rapid.Bool().Draw(t, "reply"), ID: 1}.Message(56)
+	for range rapid.SampledFrom([]int{1, 1, maxEchoRate + 1}).Draw(t, "messages") {
+		w.do(FromFabric{msg, e.gid, e.qpn, rapid.Bool().Draw(t, "multicast")})
+	}
 }
 
 func (w *world) attach(t *rapid.T) {

@@ -3,6 +3,7 @@ package neigh
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"ipoibd/ud/ipoib"
 )
@@ -17,6 +18,7 @@ import (
 type resolution struct {
 	ip    netip.Addr
 	src   netip.Addr // source address of the requests
+	began time.Time
 	tries int
 	alarm alarm[*resolution]
 	kept  queue // frames
@@ -90,17 +92,23 @@ func (t *Table) resolve(f frame) {
 		t.route(f.readdressed(p.mac), false)
 		return
 	}
+	t.await(ip, src, slices.Clone(f.raw))
+}
+
+// await keeps a frame for the owner of ip, which it resolves. The frame's source address is src, or
+// none. The table keeps raw.
+func (t *Table) await(ip, src netip.Addr, raw []byte) {
 	r := t.resolver.byIP[ip]
 	if r == nil {
 		if len(t.resolver.byIP) >= maxResolutions {
 			t.drop(DropResolveLimit)
 			return
 		}
-		r = &resolution{ip: ip, src: t.hosts.source(ip, src)}
+		r = &resolution{ip: ip, src: t.hosts.source(ip, src), began: t.now}
 		t.resolver.byIP[ip] = r
 		t.request(r)
 	}
-	t.keep(&r.kept, slices.Clone(f.raw))
+	t.keep(&r.kept, raw)
 }
 
 // request requests an address that is being resolved, for the first time or again, or gives
@@ -155,6 +163,7 @@ func (t *Table) resolved(ip netip.Addr, p *peer) {
 	if r == nil {
 		return
 	}
+	t.stats.Resolved.Observe(t.now.Sub(r.began))
 	for _, raw := range t.endResolution(r) {
 		f, _ := parseFrame(raw)
 		t.route(f.readdressed(p.mac), true)

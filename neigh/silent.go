@@ -155,7 +155,7 @@ type rate struct {
 func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
 
 // allow reports whether the operation is allowed now, and counts it if so.
-func (r *rate) allow(now time.Time, most int) bool { //nolint:unparam // three limits that are equal by chance
+func (r *rate) allow(now time.Time, most int) bool {
 	if !r.left(now, most) {
 		return false
 	}

@@ -10,7 +10,7 @@ type Reason uint8
 const (
 	DropRunt         Reason = iota // too short for its headers, or no valid IP header
 	DropOversize                   // longer than the MTU
-	DropEtherType                  // not carried by IPoIB, or from the fabric and neither ARP, RARP nor ND
+	DropEtherType                  // not carried by IPoIB, or from the fabric and neither ARP, RARP, ND nor an echo
 	DropBadSource                  // source MAC is zero or multicast, or source GID or QPN is impossible
 	DropForeignMAC                 // a second MAC behind ib0
 	DropLoopedMAC                  // from the host, with the MAC of a peer: a loop behind ib0
@@ -30,6 +30,9 @@ const (
 	DropAHFailed                   // the handle could not be created
 	DropAHLimit                    // first message to a heard peer while too many handles are being created
 	DropEvicted                    // kept for a peer that was removed
+	DropBadEcho                    // malformed, or sent to a group
+	DropEchoStranger               // an echo request from, or to, a peer that is not known
+	DropEchoLimit                  // too many echo requests
 	NumReason                      // number of reasons
 )
 
@@ -37,7 +40,7 @@ var reasonNames = [NumReason]string{
 	"runt", "oversize", "ethertype", "bad_source", "foreign_mac", "looped_mac", "to_self", "detached",
 	"bad_arp", "bad_nd", "unmapped_link_address", "nd_too_long", "forged_link_address", "own_multicast",
 	"unresolvable", "unresolved", "resolutions_full", "kept_frames_full", "kept_bytes_full", "ah_failed",
-	"ah_limit", "evicted",
+	"ah_limit", "evicted", "bad_echo", "echo_stranger", "echo_limit",
 }
 
 // String returns the name used in logs and counters.
@@ -50,14 +53,16 @@ func (r Reason) String() string {
 
 // Stats count every frame exactly once:
 //
-//	FromHost + FromFabric = ToFabric + ToHost + KeptSent + Kept + the sum of Drops
+//	FromHost + FromFabric + Pings = ToFabric + ToHost + EchoReplies + KeptSent + Kept + the sum of Drops
 type Stats struct {
-	FromHost   uint64 // frames from the host
-	FromFabric uint64 // messages of the fabric
-	ToFabric   uint64 // frames from the host sent at once
-	ToHost     uint64 // messages from the fabric delivered
-	KeptSent   uint64 // frames from the host kept first and sent later
-	Drops      [NumReason]uint64
+	FromHost    uint64 // frames from the host
+	FromFabric  uint64 // messages of the fabric
+	Pings       uint64 // echo requests of the operator
+	ToFabric    uint64 // frames from the host, echo requests and answers to them, sent at once
+	ToHost      uint64 // messages from the fabric delivered
+	EchoReplies uint64 // echo replies from the fabric
+	KeptSent    uint64 // like ToFabric, but kept first and sent later
+	Drops       [NumReason]uint64
 
 	// Messages that the table itself originated; they are not part of the sum above.
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
@@ -67,6 +72,8 @@ type Stats struct {
 	Silences uint64 // times that the table requested the addresses of a silent peer
 	Evicted  uint64 // peers removed to make room for others
 	AHFailed uint64 // failed attempts to create a handle
+
+	Resolved hca.Durations // of the resolutions that were answered, from the first request
 
 	// Each Stray ends in one of these, or waits for its handle.
 	Notices            uint64 // the host was announced to the sender
@@ -87,6 +94,8 @@ func (s Stats) Counters() []hca.Counter {
 	out := []hca.Counter{
 		{Name: "from_host", Kind: hca.CountTotal, Value: s.FromHost},
 		{Name: "from_fabric", Kind: hca.CountTotal, Value: s.FromFabric},
+		{Name: "pings", Kind: hca.CountTotal, Value: s.Pings},
+		{Name: "echo_replies", Kind: hca.CountTotal, Value: s.EchoReplies},
 		{Name: "to_fabric", Kind: hca.CountTotal, Value: s.ToFabric},
 		{Name: "to_host", Kind: hca.CountTotal, Value: s.ToHost},
 		{Name: "kept_sent", Kind: hca.CountTotal, Value: s.KeptSent},

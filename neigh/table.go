@@ -13,10 +13,12 @@ import (
 // frames and messages, the resolution of addresses and the answers to strays.
 type Table struct {
 	roster
-	resolver resolver
-	notices  notices
-	marksDue time.Time // when readMarks is due; zero if there are no marks to read
-	sweepDue time.Time // when sweep is due; zero if there is nothing to sweep
+	resolver      resolver
+	notices       notices
+	echoes        rate      // requests that were answered
+	introductions rate      // requests before pings
+	marksDue      time.Time // when readMarks is due; zero if there are no marks to read
+	sweepDue      time.Time // when sweep is due; zero if there is nothing to sweep
 }
 
 // core is what every part of a table uses: the Step under way, and the interface's own side.
@@ -44,6 +46,7 @@ type roster struct {
 	handles handles
 	returns rate // of moved peers that were published at once
 	hints   hints
+	ready   []*peer // restored peers whose handles are requested with the next Attached
 }
 
 // New returns an empty table, detached.
@@ -90,6 +93,10 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.stray(ev)
 	case HostAsks:
 		t.askForHost(ev.Targets)
+	case Ping:
+		t.ping(ev)
+	case Restored:
+		t.restore(ev.Peers)
 	case Tick:
 	}
 	t.schedule()

@@ -28,6 +28,7 @@ import (
 //	data NAME                  the data path receives from NAME
 //	flow MAC DURATION          the data path keeps sending to MAC
 //	talk NAME DURATION         the data path keeps sending to NAME and receiving from it
+//	ping IP or NAME id N size N
 //	collide NAME | stats | peers
 //
 // WHAT is one of
@@ -35,6 +36,7 @@ import (
 //	arp request|reply IP > IP
 //	rs|ra|ns|na|redirect IP > IP [target IP] [link MAC or NAME]
 //	ip IP > IP
+//	echo request|reply id N    from the fabric
 //
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
 // assigned to a peer.
@@ -213,6 +215,8 @@ func (p *player) event(w []string) Event {
 	case "stray":
 		e := p.end(w[1])
 		return Stray{e.gid, e.qpn}
+	case "ping":
+		return p.pingEvent(w[1:])
 	case "asks":
 		return HostAsks{Targets: ipList(w[1:])}
 	case "ah":
@@ -243,6 +247,16 @@ func (p *player) ahEvent(w []string) Event {
 		return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrInvalid}}
 	}
 	return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrTimeout}}
+}
+
+func (p *player) pingEvent(w []string) Event {
+	ev := Ping{ID: uint64(transcript.Number(p.tb, w[2])), Size: transcript.Number(p.tb, w[4])}
+	if e, ok := p.ends[w[0]]; ok {
+		ev.GID, ev.QPN = e.gid, e.qpn
+	} else {
+		ev.IP = ip(w[0])
+	}
+	return ev
 }
 
 func (p *player) hostEvent(w []string) Event {
@@ -281,6 +295,10 @@ func (p *player) fabricEvent(w []string) Event {
 			ev.Msg = fabricARP(p.end(as), arpOp(w[1]), w[2], w[4], multicast).Msg
 		}
 		return ev
+	}
+	if w[0] == "echo" {
+		echo := ipoib.Echo{Reply: w[1] == "reply", ID: uint64(transcript.Number(p.tb, w[3]))}
+		return FromFabric{echo.Message(56), from.gid, from.qpn, multicast}
 	}
 	m, link := p.ndArgs(w)
 	if link != "" {

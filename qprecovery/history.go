@@ -66,10 +66,14 @@ func (r Record) Worst() (worst Rung) {
 type Counts struct {
 	Rungs     [NumRung]uint64   // times that a rung was entered
 	Reasons   [NumReason]uint64 // times that a rung was entered, or skipped as spent, for a reason
-	Recovered uint64            // recoveries by a rung that ended in health
-	FoundRTS  uint64            // queries that found a suspected QP in RTS
-	Absorbed  uint64            // causes that the current recovery covers, or that have no effect
-	Stale     uint64            // events of an earlier generation or operation
+	Recovered uint64            // recoveries by a rung that succeeded
+	// Repairs are the durations of these, by the highest rung; Outage is the time without
+	// service of all recoveries by a rung that have ended.
+	Repairs  [NumRung]hca.Durations
+	Outage   time.Duration
+	FoundRTS uint64 // queries that found a suspected QP in RTS
+	Absorbed uint64 // causes that the current recovery covers, or that have no effect
+	Stale    uint64 // events of an earlier generation or operation
 }
 
 // history keeps the latest MaxRecords recoveries, including the current one.
@@ -129,8 +133,12 @@ func (h *history) end(now time.Time, stopped bool) (ended Record, ok bool) {
 	last := len(h.records) - 1
 	if r := &h.records[last]; len(r.Steps) > 0 || r.Request != nil {
 		r.End, r.Stopped = now, stopped
-		if !stopped && r.Worst() > RungSuspend {
-			h.counts.Recovered++
+		if worst := r.Worst(); worst > RungSuspend {
+			h.counts.Outage += max(r.Outage(), 0)
+			if !stopped {
+				h.counts.Recovered++
+				h.counts.Repairs[worst].Observe(r.Duration())
+			}
 		}
 		ended = *r
 		ended.Steps = slices.Clone(r.Steps)

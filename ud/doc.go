@@ -81,6 +81,13 @@
 // and one completion, but each of its messages counts as received, and as delivered or dropped.
 // rx_merged counts the messages that were joined to the previous one.
 //
+// # Recorders
+//
+// A packet capture is a [Recorder], which gets a copy of each frame and message ([Tx.Record],
+// [Rx.Record]). Frames are recorded as they are read and as they are written, messages as they
+// are posted and as they are received. A large frame counts as one. Without a recorder, a batch
+// costs one atomic load for each of these places.
+//
 // # Snapshots and address handles
 //
 // A frame is routed by the snapshot current after it was read. [Tx.Epoch] is

@@ -34,13 +34,13 @@ type message struct {
 //  1. longer than the slot: Truncated; shorter than the headers: Runt
 //  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not a
 //     packet of joined segments: Malformed
-//  3. our own probe: Probed; not IPv4, ARP, RARP or IPv6: EtherType
+//  3. our own probe: Probed; not IPv4, ARP, RARP, IPv6 or an echo: EtherType
 //  4. payload, or the longest segment of a large receive, above the MTU: TooLong; leaveLast
 //     keeps the last segment, if that one is not too long
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
-//  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  8. echoes, and ARP, RARP and ND, whose bodies carry link addresses: slow path
 //  9. no IP header of the version that the type requires: Malformed
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
@@ -118,7 +118,7 @@ func (r *rxRules) check(m *message, payload []byte, longest int) Reason {
 	switch {
 	case r.isProbe(m):
 		return Probed
-	case !m.typ.Carried():
+	case !m.typ.Carried() && m.typ != ipoib.EtherTypeEcho:
 		return EtherType
 	case longest > r.mtu:
 		return TooLong
@@ -128,7 +128,7 @@ func (r *rxRules) check(m *message, payload []byte, longest int) Reason {
 		return NoPeers
 	case r.peers.Self(m.from.GID, m.from.QPN):
 		return OwnMulticast
-	case carriesLinkAddr(m.typ, payload):
+	case m.typ == ipoib.EtherTypeEcho || carriesLinkAddr(m.typ, payload):
 		return SlowPathed
 	}
 	return Delivered

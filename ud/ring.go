@@ -130,6 +130,12 @@ func (r *ring) lookup(id uint64) (slot uint32, ok bool) {
 	return slot, true
 }
 
+// isPosted is lookup without counting.
+func (r *ring) isPosted(id uint64) bool {
+	slot := uint32(id)
+	return uint32(id>>32) == r.gen && uint64(slot) < uint64(len(r.state)) && r.state[slot] == slotPosted
+}
+
 // bytes returns a slot's memory.
 func (r *ring) bytes(slot uint32) []byte {
 	off := int(slot) * r.stride

@@ -49,6 +49,8 @@ type Rx struct {
 	failed statuses
 	merged atomic.Uint64 // messages that were joined to the previous one
 
+	recorders recorders
+
 	scratch rxScratch
 }
 

@@ -45,6 +45,26 @@ func (r *Rx) Drain(until time.Time) error {
 	return err
 }
 
+// Flush delivers the messages that have arrived. It does not wait. Errors are those of Pump.
+func (r *Rx) Flush() error {
+	if r.qp == nil {
+		return ErrDetached
+	}
+	for {
+		n, err := r.poll()
+		if n == 0 || err != nil {
+			return err
+		}
+		werr := r.deliver(n)
+		if err := r.repost(); err != nil {
+			return err
+		}
+		if werr != nil {
+			return werr
+		}
+	}
+}
+
 // next fills scratch with completions, waiting for the first one, and returns
 // their number. It polls again after Arm so that no wake-up is lost (see hca,
 // Waiting).
@@ -84,6 +104,9 @@ func (r *Rx) poll() (int, error) {
 // deliver processes the n completions in scratch and frees their slots.
 func (r *Rx) deliver(n int) error {
 	rules := rxRules{int(r.mtu.Load()), r.cfg.Peers.Load()}
+	if list := r.recorders.get(); list != nil {
+		r.recordReceived(list, n)
+	}
 	slots, frames := r.scratch.slots[:0], r.scratch.frames[:0]
 	for i := range n {
 		wc := &r.scratch.wcs[i]
@@ -147,7 +170,14 @@ func (r *Rx) write(frames [][]byte) error {
 	}
 	joined := r.join.Join(frames)
 	accepted := r.scratch.accepted[:len(joined)]
+	list, at := r.recorders.get(), time.Time{}
+	if list != nil {
+		at = time.Now()
+	}
 	_, err := r.cfg.Sink.WriteVectors(joined, accepted)
+	if list != nil {
+		recordWritten(list, at, joined, accepted)
+	}
 	delivered, refused := 0, 0
 	for k, ok := range accepted {
 		n := 0

@@ -73,6 +73,8 @@ type Tx struct {
 	lost    atomic.Uint64 // segments of large frames for the slow path, except the first of each
 	waiting atomic.Int64  // len(wrs), for other goroutines
 
+	recorders recorders
+
 	scratch txScratch
 	waste   *waste
 }

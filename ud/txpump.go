@@ -49,6 +49,29 @@ func (t *Tx) Drain(until time.Time) error {
 	return err
 }
 
+// Flush posts what waits and takes completions until nothing is left, or the deadline until passes.
+// It reads no frames. What is left then, Outstanding and queued, stays. Errors are those of Pump.
+func (t *Tx) Flush(until time.Time) error {
+	if t.qp == nil {
+		return ErrDetached
+	}
+	for {
+		err := t.reap()
+		if err == nil {
+			err = t.forward()
+		}
+		if err != nil || t.ring.posted+t.queued() == 0 || !time.Now().Before(until) {
+			return err
+		}
+		if t.ring.posted > 0 {
+			err = t.await(until)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // forward posts everything that waits: the rest of an earlier batch, then the
 // slow path's messages. Once nothing waits, it observes the current snapshot.
 func (t *Tx) forward() error {
@@ -95,6 +118,9 @@ func (t *Tx) read() error {
 	n, err := t.cfg.Source.ReadBatch(s.bufs[:k], s.sizes[:k])
 	for i := range n {
 		s.slots[i] = t.ring.take()
+	}
+	if list := t.recorders.get(); list != nil {
+		t.recordRead(list, n)
 	}
 	t.tally.add(Read, n)
 	t.dispatch(n)
@@ -181,7 +207,14 @@ func (t *Tx) describe(slot uint32, n int, by route) {
 func (t *Tx) post() error {
 	for len(t.wrs) > 0 {
 		t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
+		list, at := t.recorders.get(), time.Time{}
+		if list != nil {
+			at = time.Now()
+		}
 		n, err := t.qp.PostSend(t.wrs)
+		if list != nil {
+			t.recordSent(list, at, t.wrs[:n])
+		}
 		for i := range n {
 			slot := uint32(t.wrs[i].ID)
 			t.ring.post(slot)

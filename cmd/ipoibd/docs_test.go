@@ -18,7 +18,8 @@ import (
 
 // manuals are the pages for users, with the least number of commands that each shows.
 var manuals = map[string]int{
-	"README.md": 8, "docs/recovery.md": 8, "docs/hardware.md": 4, "docs/config.md": 4, "docs/security.md": 1, "docs/interface.md": 0, "docs/counters.md": 2,
+	"README.md": 8, "docs/recovery.md": 8, "docs/hardware.md": 4, "docs/config.md": 4, "docs/security.md": 1, "docs/interface.md": 0, "docs/counters.md": 2, "docs/operations.md": 8, "docs/containers.md": 1,
+	"docs/monitoring.md": 10,
 }
 
 func readManual(t *testing.T, page string) string {
@@ -75,7 +76,10 @@ func accepts(call []string) error {
 
 // Every flag and every fault named in the manuals exists.
 func TestManualsNameFlagsThatExist(t *testing.T) {
-	known := map[string]bool{"--ulimit": true, "--cap-drop": true} // of docker
+	known := map[string]bool{} // also flags of docker and podman
+	for _, flag := range []string{"--cap-drop", "--device", "--network", "--runtime", "--tmpfs", "--ulimit", "--user"} {
+		known[flag] = true
+	}
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) { known["--"+f.Name] = true })
@@ -173,7 +177,7 @@ func TestReferenceIsComplete(t *testing.T) {
 	})
 	top, devices, _ := strings.Cut(fields, "Each of `devices`")
 	devices, interfaces, _ := strings.Cut(devices, "Each of `interfaces`")
-	for where, value := range map[string]any{top: config.Config{Control: config.DefaultControl}, devices: config.NewDevice(), interfaces: config.NewInterface()} {
+	for where, value := range map[string]any{top: config.New(), devices: config.NewDevice(), interfaces: config.NewInterface()} {
 		documented, v := rows(where), reflect.ValueOf(value)
 		for _, f := range reflect.VisibleFields(v.Type()) {
 			tag := f.Tag.Get("yaml")

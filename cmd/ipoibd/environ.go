@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,6 +12,17 @@ import (
 // IPOIBD_LOG_LEVEL stands for --log-level.
 const envPrefix = "IPOIBD_"
 
+// fromVariable is the annotation of a flag that a variable has set: the name of the variable.
+const fromVariable = "environment variable"
+
+// origin names what has set a flag: the flag itself, or a variable.
+func origin(flag *pflag.Flag) string {
+	if name := flag.Annotations[fromVariable]; len(name) == 1 {
+		return "environment variable " + name[0]
+	}
+	return "--" + flag.Name
+}
+
 // injected reports whether Kubernetes may have set a variable, because there is a Service called
 // ipoibd or ipoibd-something. Such variables are ignored, so --port and --share-port have none.
 func injected(name string) bool {
@@ -18,7 +30,7 @@ func injected(name string) bool {
 }
 
 // fromEnvironment sets flags that the command line does not set. An empty variable counts as
-// unset. It returns the names of variables that stand for no flag.
+// unset. It returns the names of variables that stand for no flag, and the mistakes in the others.
 func fromEnvironment(fs *pflag.FlagSet, environ []string) (unknown []string, err error) {
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
@@ -32,10 +44,12 @@ func fromEnvironment(fs *pflag.FlagSet, environ []string) (unknown []string, err
 			unknown = append(unknown, name)
 		case flag.Changed || value == "":
 		default:
-			if err := fs.Set(flag.Name, value); err != nil {
-				return nil, fmt.Errorf("environment variable %s: %w", name, plainly(err))
+			if wrong := fs.Set(flag.Name, value); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("environment variable %s: %w", name, plainly(wrong)))
+				continue
 			}
+			flag.Annotations = map[string][]string{fromVariable: {name}}
 		}
 	}
-	return unknown, nil
+	return unknown, err
 }

@@ -79,10 +79,62 @@ func TestMistakesInVariables(t *testing.T) {
 		"IPOIBD_MTU=big":     `environment variable IPOIBD_MTU: "big" is not a whole number`,
 		"IPOIBD_UP=maybe":    `environment variable IPOIBD_UP: "maybe" is not true or false`,
 		"IPOIBD_PKEY=zero":   `environment variable IPOIBD_PKEY: "zero" is not a P_Key`,
-		"IPOIBD_ADDRESS=ten": `"ten" is not an address with a prefix length`,
+		"IPOIBD_ADDRESS=ten": `environment variable IPOIBD_ADDRESS: "ten" is not an address with a prefix length`,
+		"IPOIBD_LANES=3":     `environment variable IPOIBD_LANES: 3 is not 1, 2, 4 or 8`,
+		"IPOIBD_CONFIG=/no":  `environment variable IPOIBD_CONFIG: read configuration: open /no: `,
 	} {
 		if _, _, err := configureIn([]string{variable}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "strconv") {
 			t.Errorf("%s: %v, want %q", variable, err, want)
 		}
+	}
+}
+
+// A mistake names what has set the value: a flag or a variable, with or without a file. What the
+// file sets keeps the name of its field.
+func TestMistakesNameTheirOrigin(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one := write("one.yaml", "devices: [{name: soft, share_port: /s}]\ninterfaces: [{name: ib0, gid: 192.0.2.1}]\n")
+	two := write("two.yaml", "devices: [{name: soft}]\ninterfaces: [{name: ib0}, {name: ib1}]\n")
+	for _, c := range []struct {
+		environ []string
+		args    []string
+		want    string
+	}{
+		{[]string{"IPOIBD_MTU=1"}, nil, "environment variable IPOIBD_MTU: 1 is out of range (68 to 4092)"},
+		{[]string{"IPOIBD_MTU=1"}, []string{"--mtu", "2"}, "--mtu: 2 is out of range (68 to 4092)"},
+		{[]string{"IPOIBD_CONFIG=" + one, "IPOIBD_MTU=1"}, nil, one + ", changed by flags or the environment: environment variable IPOIBD_MTU: 1 is out of range (68 to 4092)"},
+		{[]string{"IPOIBD_PEER=192.0.2.9"}, []string{"--config", one}, one + ", changed by flags or the environment: devices[0].share_port: cannot be combined with peers"},
+		{[]string{"IPOIBD_GID_INDEX=3"}, []string{"--config", one}, one + ", changed by flags or the environment: environment variable IPOIBD_GID_INDEX: cannot be combined with gid"},
+		{[]string{"IPOIBD_MTU=1400"}, []string{"--config", two}, "environment variable IPOIBD_MTU: " + two + " configures several"},
+		{nil, []string{"--config", two, "--mtu", "1400"}, "--mtu: " + two + " configures several"},
+		{nil, []string{"--address", "10.9.0.1/24", "--address", "10.9.0.1/16"}, "--address: 10.9.0.1/16 is listed already, as 10.9.0.1/24; keep one of them"},
+	} {
+		if _, _, err := configureIn(c.environ, c.args...); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v %v: %v, want %q", c.environ, c.args, err, c.want)
+		}
+	}
+}
+
+// The log's variables are named as well.
+func TestMistakesInVariablesOfTheLog(t *testing.T) {
+	for variable, want := range map[string]string{
+		"IPOIBD_LOG_LEVEL":  `environment variable IPOIBD_LOG_LEVEL: "loud" is not one of debug, info, warn, error`,
+		"IPOIBD_LOG_FORMAT": `environment variable IPOIBD_LOG_FORMAT: "loud" is not one of text, json`,
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, "loud")
+			root := rootCommand()
+			root.SetArgs([]string{"run"})
+			if code, err := execute(t.Context(), root); code != exitUsage || err == nil || err.Error() != want {
+				t.Errorf("%d, %v, want %q", code, err, want)
+			}
+		})
 	}
 }

@@ -50,6 +50,9 @@ func eventsCommand() *cobra.Command {
 				}
 				return nil
 			})
+			if err == nil && last == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "no entries since the daemon has started")
+			}
 			if err == nil && follow {
 				fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")
 			}
@@ -72,7 +75,7 @@ const timeFormat = "2006-01-02 15:04:05.000Z07:00"
 func printEntry(out io.Writer, e journal.Entry) error {
 	text := e.Reason
 	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
-		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(time.Duration(e.Duration)), short(time.Duration(e.Outage)))
+		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, terminal.Short(time.Duration(e.Duration)), terminal.Short(time.Duration(e.Outage)))
 	}
 	if text != "" && e.Text != "" {
 		text += "; "
@@ -80,15 +83,4 @@ func printEntry(out io.Writer, e journal.Entry) error {
 	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
 		e.Time.Local().Format(timeFormat), e.Scope, e.Kind, e.Rung, text+e.Text)
 	return err
-}
-
-// short rounds a duration for display.
-func short(d time.Duration) time.Duration {
-	switch {
-	case d >= time.Minute:
-		return d.Round(time.Second)
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond)
-	}
-	return d.Round(10 * time.Microsecond)
 }

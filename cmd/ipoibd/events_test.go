@@ -142,13 +142,3 @@ func TestR29EventsFollow(t *testing.T) {
 		t.Errorf("%q, %v", errOut.String(), err)
 	}
 }
-
-func TestShortDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 1234567: "1.23ms", 999999999: "1s", 12345678912: "12.35s", time.Hour + time.Millisecond: "1h0m0s",
-	} {
-		if got := short(d).String(); got != want {
-			t.Errorf("%d: %s, want %s", d, got, want)
-		}
-	}
-}

@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"testing"
 
+	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
@@ -18,7 +21,9 @@ type fake struct {
 	names  control.Names
 	log    *journal.Journal
 	status report.Status
+	reload report.Reload
 	err    error // answer to every order
+	echo   func(control.PingRequest) *control.PingReply
 
 	mu     sync.Mutex
 	orders []string
@@ -36,13 +41,36 @@ func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
 
 func (f *fake) Reset(_ context.Context, q control.ResetRequest) error { return f.take("reset", q) }
 
+func (f *fake) Ping(_ context.Context, q control.PingRequest) (*control.PingReply, error) {
+	return f.echo(q), f.take("ping", q.Target)
+}
+
 func (f *fake) Recover(_ context.Context, q control.RecoverRequest) error {
 	return f.take("recover", q)
 }
 
 func (f *fake) Suspend(context.Context) error { return f.take("suspend", "") }
 
+func (f *fake) Capture(_ context.Context, q capture.Request, out capture.Output) (capture.Summary, error) {
+	_, err := fmt.Fprintf(out, "file of %+v", q)
+	return capture.Summary{Packets: 3, Lost: 2}, errors.Join(err, f.take("capture", q))
+}
+
 func (f *fake) Resume(context.Context) error { return f.take("resume", "") }
+
+func (f *fake) Reload(context.Context) (report.Reload, error) {
+	return f.reload, f.take("reload", "")
+}
+
+func (f *fake) Add(_ context.Context, definition []byte) (report.Reload, error) {
+	return f.reload, f.take("add", string(definition))
+}
+
+func (f *fake) Remove(_ context.Context, name string) (report.Reload, error) {
+	return f.reload, f.take("remove", name)
+}
+
+func (f *fake) HandOver(func() (*net.UnixConn, error)) error { return f.take("hand-over", nil) }
 
 func (f *fake) take(name string, q any) error {
 	f.mu.Lock()

@@ -13,12 +13,15 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"ipoibd/cmd/ipoibd/internal/cni"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/verbs"
 	"ipoibd/link"
@@ -34,6 +37,10 @@ var openRDMA = verbs.Open
 
 func main() {
 	root := rootCommand()
+	if calledByRuntime() {
+		cni.Main("CNI plugin " + root.Version)
+		return
+	}
 	root.SetOut(terminal.Writer{W: os.Stdout})
 	root.SetErr(terminal.Writer{W: os.Stderr})
 	code, err := execute(context.Background(), root)
@@ -47,7 +54,7 @@ func main() {
 const (
 	exitFailure  = 1
 	exitUsage    = 2 // the command line or the configuration file is wrong
-	exitNotReady = 3 // no daemon answers, or status --check found an interface that is not up
+	exitNotReady = 3 // no daemon answers, status --check found an interface that is not up, or doctor a problem
 )
 
 // execute runs a command. An error before its RunE counts as a usage error.
@@ -66,7 +73,9 @@ func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 		return 0, nil
 	case !started:
 		return exitUsage, err
-	case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs), errors.Is(err, errUnhealthy):
+	case errors.Is(err, control.ErrMistake):
+		return exitUsage, err
+	case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs), errors.As(err, new(report.Unready)), errors.As(err, new(problems)):
 		return exitNotReady, err
 	}
 	return exitFailure, err
@@ -83,8 +92,8 @@ func rootCommand() *cobra.Command {
 		Short: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one",
 		Long: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one.\n\n" +
 			"Exit codes: 0 success; 1 failure; 2 a mistake in the command line or in the\n" +
-			"configuration file; 3 no daemon answers on the control socket, or an interface is\n" +
-			"not up (status --check).",
+			"configuration file; 3 no daemon answers on the control socket, an interface is not up\n" +
+			"(status --check), or there are problems (doctor).",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
@@ -92,22 +101,30 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
-		runCommand(), statusCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
-		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(),
+		runCommand(), doctorCommand(), statusCommand(), topCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		captureCommand(), pingCommand(), resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(), installCNICommand(),
 	)
 	for _, cmd := range root.Commands() {
 		if cmd.Args == nil {
-			cmd.Args = noArgs
+			cmd.Args, cmd.ValidArgsFunction = noArgs, cobra.NoFileCompletions
 		}
 	}
 	return root
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("%s takes no argument: %q; see '%s --help'", cmd.Name(), args[0], cmd.CommandPath())
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	hint := ""
+	if _, err := strconv.ParseBool(args[0]); err == nil {
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if f.Value.Type() == "bool" {
+				hint = fmt.Sprintf(" if it is the value of --%s, write --%s=%s;", f.Name, f.Name, args[0])
+			}
+		})
+	}
+	return fmt.Errorf("%s takes no argument: %q;%s see '%s --help'", cmd.Name(), args[0], hint, cmd.CommandPath())
 }
 
 // flagMistake describes a mistake in the flags in plain words. (Without it, errors of strconv

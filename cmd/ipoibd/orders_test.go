@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -188,8 +190,54 @@ func TestCompletionOfKinds(t *testing.T) {
 	if err != nil || strings.Contains(out, "replug") {
 		t.Errorf("a second one: %q, %v", out, err)
 	}
+	for _, cmd := range []string{"status", "ping"} { // neither takes a file
+		out, _, err = ipoibd(t, "__complete", cmd, "")
+		if err != nil || out != ":4\n" {
+			t.Errorf("%s: %q, %v", cmd, out, err)
+		}
+	}
 	out, _, err = ipoibd(t, "__complete", "reset", "")
 	if err != nil || !strings.HasPrefix(out, "qp\ncq\ndevice\n") {
 		t.Errorf("scopes: %q, %v", out, err)
+	}
+}
+
+// The command prints what was done with each device and interface. Mistakes in the file are a usage
+// error, and what could not be done completely is a failure.
+func TestReload(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	f.reload = report.Reload{
+		Devices:    []report.Outcome{{Name: "soft", Change: "kept", Fields: []string{}}},
+		Interfaces: []report.Outcome{{Name: "ib0", Change: "changed", Fields: []string{"mtu", "addresses"}}, {Name: "ib1", Change: "removed", Fields: []string{}}},
+	}
+	reload := func(args ...string) (out string, code int, err error) {
+		var stdout bytes.Buffer
+		root := rootCommand()
+		root.SetOut(&stdout)
+		root.SetArgs(append([]string{"reload", "--control", path}, args...))
+		code, err = execute(t.Context(), root)
+		return stdout.String(), code, err
+	}
+	const text = "device soft    kept\ninterface ib0  changed (mtu, addresses)\ninterface ib1  removed\n"
+	if out, code, err := reload(); out != text || code != 0 || err != nil {
+		t.Errorf("%q, exit %d, %v", out, code, err)
+	}
+	out, code, err := reload("--json")
+	var got report.Reload
+	if e := json.Unmarshal([]byte(out), &got); e != nil || !reflect.DeepEqual(got, f.reload) || code != 0 || err != nil {
+		t.Errorf("%s, exit %d, %v", out, code, err)
+	}
+	f.reload.Interfaces[0].Error = "address 10.9.0.1/24: refused"
+	if out, code, err := reload(); !strings.Contains(out, "refused") || code != exitFailure || err == nil || !strings.Contains(err.Error(), "not completely: interface ib0: changed (mtu, addresses): address") {
+		t.Errorf("%q, exit %d, %v", out, code, err)
+	}
+	f.err = fmt.Errorf("%w: x.yaml:3: devices[0].lanes: 3", control.ErrMistake)
+	if out, code, err := reload(); out != "" || code != exitUsage || err == nil || !strings.Contains(err.Error(), "x.yaml:3: ") {
+		t.Errorf("%q, exit %d, %v", out, code, err)
+	}
+	f.err = errors.New("there is no file")
+	if out, code, err := reload(); out != "" || code != exitFailure || err == nil {
+		t.Errorf("%q, exit %d, %v", out, code, err)
 	}
 }

@@ -20,14 +20,18 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/daemon"
 	"ipoibd/cmd/ipoibd/internal/process"
+	"ipoibd/cmd/ipoibd/internal/sandbox"
 	"ipoibd/link"
 )
 
 // runFlags are the flags of run, before they become a configuration.
 type runFlags struct {
 	file, control       string
+	metricsListen       string
 	logLevel, logFormat string
 	remove, allowFaults bool
+	takeOver            bool
+	sandbox             bool
 	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
@@ -35,44 +39,61 @@ type runFlags struct {
 
 func runCommand() *cobra.Command {
 	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
-	var cfg *config.Config
-	var format func(io.Writer) slog.Handler
-	var unknown []string // environment variables
+	var s settings
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
+			"At first the daemon gives up all privileges that its configuration does not need, and\n" +
+			"starts itself again without them (--sandbox=false: it keeps them).\n\n" +
 			"The interface is created down: 'ip link set ib0 up', or --up, opens the queue pair.\n" +
 			"When the daemon ends, the interface stays, with its addresses and without carrier; the\n" +
-			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n\n" +
+			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n" +
+			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
 			"Each flag but --port and --share-port can also be set by an environment variable:\n" +
 			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
 			"variable, and both over the file of --config, if it configures only one interface.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if unknown, err = fromEnvironment(cmd.Flags(), os.Environ()); err != nil {
-				return err
-			}
-			if format, err = logFormat(f.logLevel, f.logFormat); err == nil {
-				cfg, err = f.configuration(cmd.Flags())
-			}
+			s, err = f.read(cmd.Flags())
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lines := process.NewLogWriter(cmd.ErrOrStderr(), format)
+			confined, err := f.confine(s.cfg)
+			if err != nil {
+				return err
+			}
+			lines := process.NewLogWriter(cmd.ErrOrStderr(), s.format)
 			defer lines.Close()
-			limited := process.LimitLog(format(lines))
+			limited := process.LimitLog(s.format(lines))
 			defer limited.Flush()
 			log := slog.New(limited)
 			slog.SetDefault(log) // for libraries
-			for _, name := range unknown {
+			for _, name := range s.unknown {
 				log.Warn("environment variable ignored: no flag of 'ipoibd run' has this name", "name", name)
 			}
+			if confined != nil && len(confined.Missing) > 0 {
+				log.Info("the sandbox is not complete", "missing", strings.Join(confined.Missing, "; "))
+			}
+			hangups := make(chan os.Signal, 1) // several during a reload lead to one more
+			signal.Notify(hangups, unix.SIGHUP)
+			defer signal.Stop(hangups)
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
-			err := daemon.Run(ctx, cfg, daemon.Options{
-				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenRDMA: openRDMA, Log: log,
-			})
+			opts := daemon.Options{
+				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA,
+				Hangup: hangups, Log: log,
+			}
+			if opts.Sandbox, err = confined.Report(); err != nil {
+				return err
+			}
+			if confined != nil {
+				opts.Admit = func(next *config.Config) error { return sandbox.Check(confined.Policy, f.needs(next)) }
+			}
+			if f.file != "" {
+				opts.Load = func() (*config.Config, error) { return f.configuration(cmd.Flags()) }
+			}
+			err = daemon.Run(ctx, s.cfg, opts)
 			switch {
 			case errors.Is(err, link.ErrOwned):
 				err = fmt.Errorf("%w: stop it, or choose another name", err)
@@ -86,13 +107,73 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
+// confine enters the sandbox, by which the program starts again. It returns nil if there is to be
+// none.
+func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
+	if !cfg.Sandbox {
+		return nil, nil
+	}
+	if f.file != "" {
+		// It is read again after the second start.
+		info, err := os.Stat(f.file)
+		if err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s is not a regular file, which a daemon with a sandbox needs: it reads it twice; --sandbox=false runs without one", f.file)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	needs := f.needs(cfg)
+	confined, err := sandbox.Enter(needs)
+	if err != nil {
+		return nil, err
+	}
+	return confined, sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
+}
+
+// needs returns what the daemon needs for a configuration.
+func (f *runFlags) needs(cfg *config.Config) sandbox.Policy {
+	file := f.file
+	if abs, err := filepath.Abs(file); err == nil && file != "" {
+		file = abs
+	}
+	return sandbox.Needs(cfg, file)
+}
+
+// daemonVersion is the version of a daemon that this program runs.
+func daemonVersion(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.Root().Version, "ipoibd ")
+}
+
+// settings are what flags, the environment and the file say.
+type settings struct {
+	cfg     *config.Config
+	format  func(io.Writer) slog.Handler // of the log
+	unknown []string                     // variables that stand for no flag
+}
+
+// read reads the settings. With an error, it returns those that it has read so far.
+func (f *runFlags) read(fs *pflag.FlagSet) (s settings, err error) {
+	if s.unknown, err = fromEnvironment(fs, os.Environ()); err != nil {
+		return s, err
+	}
+	if s.format, err = logFormat(f.logLevel, f.logFormat); err != nil {
+		return s, byFlag(err, fs)
+	}
+	s.cfg, err = f.configuration(fs)
+	return s, err
+}
+
 func (f *runFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.file, "config", "", "configuration `file` (YAML); needed for more than one interface")
 	fs.StringVar(&f.control, "control", config.DefaultControl, "path of the control socket")
+	fs.StringVar(&f.metricsListen, "metrics-listen", "", "serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 (the control socket always serves them)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.BoolVar(&f.sandbox, "sandbox", true, "give up all privileges that the configuration does not need")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
+	fs.BoolVar(&f.takeOver, "take-over", false, "continue the interfaces of the daemon that answers on the control socket, without an interruption; without one, start as usual")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
 	bindOne(&f.one, &f.device, &f.iface)
@@ -121,6 +202,7 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.BoolVar(&f.Up, "up", f.Up, "set the interface up at the start")
 	fs.IntVar(&f.MTU, "mtu", f.MTU, "MTU of the interface (default: the largest that fits)")
 	fs.BoolVar(&f.EBPF, "ebpf", f.EBPF, "use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
+	fs.BoolVar(&f.Follow, "follow", f.Follow, "follow the interface if it is moved to another network namespace; keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
 	fs.StringSliceVar(&d.Peers, "peer", d.Peers, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
 	fs.StringVar(&d.SharePort, "share-port", d.SharePort, "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
@@ -138,26 +220,40 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	}
 	if f.file == "" {
 		cfg := config.Single(f.control, f.device, f.iface)
+		cfg.MetricsListen, cfg.Sandbox = f.metricsListen, f.sandbox
 		return cfg, byFlag(cfg.Validate(), fs)
 	}
 	cfg, err := config.Load(f.file)
-	if err != nil {
+	if _, wrong := errors.AsType[config.Mistakes](err); wrong {
 		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)
 	}
 	changed := fs.Changed("control")
 	if changed {
 		cfg.Control = f.control
 	}
+	if fs.Changed("metrics-listen") {
+		changed, cfg.MetricsListen = true, f.metricsListen
+	}
+	if fs.Changed("sandbox") {
+		changed, cfg.Sandbox = true, f.sandbox
+	}
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	bindOne(set, &cfg.Devices[0], &cfg.Interfaces[0])
+	if len(cfg.Interfaces) > 0 {
+		bindOne(set, &cfg.Devices[0], &cfg.Interfaces[0])
+	}
 	f.one.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Changed {
 			return
 		}
 		changed = true
 		switch list, ok := flag.Value.(pflag.SliceValue); {
+		case len(cfg.Interfaces) == 0:
+			err = errors.Join(err, fmt.Errorf("%s: %s configures no interface; set it there", origin(flag), f.file))
 		case len(cfg.Devices) > 1 || len(cfg.Interfaces) > 1:
-			err = fmt.Errorf("--%s: %s configures several devices or interfaces; set it there", flag.Name, f.file)
+			err = errors.Join(err, fmt.Errorf("%s: %s configures several devices or interfaces; set it there", origin(flag), f.file))
 		case ok:
 			err = errors.Join(err, set.Lookup(flag.Name).Value.(pflag.SliceValue).Replace(list.GetSlice()))
 		default:
@@ -167,7 +263,7 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	if err != nil || !changed {
 		return cfg, err
 	}
-	if err := byFlag(cfg.Validate(), fs); err != nil {
+	if err := byChangedFlag(cfg.Validate(), fs); err != nil {
 		return nil, fmt.Errorf("%s, changed by flags or the environment: %w", f.file, err)
 	}
 	return cfg, nil
@@ -193,26 +289,40 @@ func (i *indexFlag) Set(s string) error {
 	return err
 }
 
-// byFlag names the flag of each mistake instead of the field.
+// byFlag names the flag or the variable of each mistake instead of the field.
 func byFlag(err error, fs *pflag.FlagSet) error {
 	mistakes, _ := errors.AsType[config.Mistakes](err)
 	for _, m := range mistakes {
-		name := strings.ReplaceAll(m.Field[strings.LastIndex(m.Field, ".")+1:], "_", "-")
-		if singular, ok := map[string]string{"peers": "peer", "addresses": "address", "routes": "route"}[name]; ok {
-			name = singular
-		}
-		if fs.Lookup(name) != nil {
-			m.Field = "--" + name
+		if flag := flagOf(m.Field, fs); flag != nil {
+			m.Field = origin(flag)
 		}
 	}
 	return err
+}
+
+// byChangedFlag is byFlag for the values of a file: the other fields are set there.
+func byChangedFlag(err error, fs *pflag.FlagSet) error {
+	changed := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.Visit(changed.AddFlag)
+	return byFlag(err, changed)
+}
+
+// flagOf returns the flag of a field such as interfaces[0].addresses[1], or nil if there is none.
+func flagOf(field string, fs *pflag.FlagSet) *pflag.Flag {
+	name := field[strings.LastIndex(field, ".")+1:]
+	name, _, _ = strings.Cut(name, "[")
+	name = strings.ReplaceAll(name, "_", "-")
+	if singular, ok := map[string]string{"peers": "peer", "addresses": "address", "routes": "route"}[name]; ok {
+		name = singular
+	}
+	return fs.Lookup(name)
 }
 
 // logFormat returns a function that creates the log's handler.
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is not one of debug, info, warn, error", level)
+		return nil, config.Mistakes{{Field: "log_level", Text: fmt.Sprintf("%q is not one of debug, info, warn, error", level)}}
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
@@ -221,5 +331,5 @@ func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	case "json":
 		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }, nil
 	}
-	return nil, fmt.Errorf("--log-format: %q is not one of text, json", format)
+	return nil, config.Mistakes{{Field: "log_format", Text: fmt.Sprintf("%q is not one of text, json", format)}}
 }

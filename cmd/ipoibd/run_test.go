@@ -85,6 +85,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--underlay: \"a/b\" is not":                          {"--underlay", "a/b"},
 		"--control: \"\" is not an absolute":                  {"--control", ""},
 		"\"/shared\" is the control":                          {"--config", file, "--control", "/shared"},
+		"--metrics-listen: \"9471\" is not":                   {"--metrics-listen", "9471"},
 		"--underlay: applies only":                            {"--device", "rxe0", "--underlay", "eth0"},
 		"--peer: applies only":                                {"--device", "rxe0", "--peer", "10.0.0.2"},
 		"--standard-mtu: applies only":                        {"--device", "rxe0", "--standard-mtu"},
@@ -107,6 +108,29 @@ func TestFlagMistakes(t *testing.T) {
 	}
 	if _, err := configure("--config", file, "--control", "/y", "--allow-faults"); err != nil {
 		t.Errorf("file, --control and --allow-faults: %v", err)
+	}
+}
+
+// With a file, --metrics-listen replaces its value, even if it configures several interfaces.
+func TestMetricsListen(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("metrics_listen: :9471\ndevices: [{name: soft}]\ninterfaces: [{name: ib0}, {name: ib1}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"--metrics-listen", "127.0.0.1:9472"}, "127.0.0.1:9472"},
+		{[]string{"--config", file}, ":9471"},
+		{[]string{"--config", file, "--metrics-listen", "localhost:9472"}, "localhost:9472"},
+		{[]string{"--config", file, "--metrics-listen="}, ""},
+	} {
+		got, err := configure(c.args...)
+		if err != nil || got.MetricsListen != c.want {
+			t.Errorf("%v: %+v, %v; want %q", c.args, got, err, c.want)
+		}
 	}
 }
 
@@ -136,6 +160,7 @@ func TestVersionAndUnknownCommand(t *testing.T) {
 		"delete takes the name of one":    {"delete"},
 		"name of one interface, as in":    {"delete", "ib0", "ib1"},
 		`status takes no argument: "ib0"`: {"status", "ib0"},
+		`run takes no argument: "true"; if it is the value of --up, write --up=true; see 'ipoibd run --help'`: {"run", "--up", "true"},
 	} {
 		root.SetArgs(args)
 		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), want) {

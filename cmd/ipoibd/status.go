@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,7 +29,8 @@ func statusCommand() *cobra.Command {
 		Short: "Show the state of interfaces and devices",
 		Long: "Show the state of interfaces and devices. The output of --json conforms to\n" +
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
-			"all interfaces are up; otherwise it prints why not, and exits with 3.",
+			"all interfaces are up, and the daemon could assign their configured addresses and\n" +
+			"routes; otherwise it prints why not, and exits with 3.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			switch {
@@ -44,46 +47,16 @@ func statusCommand() *cobra.Command {
 	bindControl(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
-	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up")
+	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up, with their addresses and routes")
 	return cmd
 }
 
-// errUnhealthy means that an interface is not up.
-var errUnhealthy = errors.New("not up")
-
-// unhealthy returns why an interface is not up, or nil if all are.
+// unhealthy returns why interfaces are not ready, or nil if all are.
 func unhealthy(s *report.Status) (err error) {
-	for i := range s.Interfaces {
-		f := &s.Interfaces[i]
-		why := stale(s, f)
-		if why == "" && f.State == "up" && f.Carrier {
-			continue
-		}
-		err = errors.Join(err, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, cmp.Or(why, because(f))))
+	for _, u := range s.Unready() {
+		err = errors.Join(err, u)
 	}
 	return err
-}
-
-// stale describes a snapshot that is too old for a working interface.
-func stale(s *report.Status, f *report.Interface) string {
-	if age := s.Time.Sub(f.Time); age > 10*time.Second && f.State != "failed" && f.State != "stopped" {
-		return fmt.Sprintf("it has not reported for %s; a system call or a verb hangs", short(age))
-	}
-	return ""
-}
-
-// because returns, on one line, why an interface is not up: the detailed text, or else the
-// reason's name.
-func because(f *report.Interface) string {
-	switch {
-	case f.Detail != "":
-		return strings.ReplaceAll(f.Detail, "\n", "; ")
-	case f.Reason != "none":
-		return f.Reason
-	case !f.Carrier && f.State == "up":
-		return "no carrier"
-	}
-	return ""
 }
 
 // printer prints a status in columns.
@@ -99,6 +72,7 @@ func printStatus(out io.Writer, s *report.Status, verbose bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	p := printer{w, s, verbose}
 	p.line("%s\tpid %d, up %s", s.Version, s.PID, s.Time.Sub(s.Started).Round(time.Second))
+	p.line("sandbox\t%s", confinement(&s.Sandbox))
 	for i := range s.Interfaces {
 		p.printInterface(&s.Interfaces[i])
 	}
@@ -117,20 +91,55 @@ func (p *printer) optional(label, text string) {
 	}
 }
 
+// confinement describes the sandbox of the daemon.
+func confinement(s *report.Sandbox) string {
+	if !s.On {
+		return "off"
+	}
+	parts := []string{"no_new_privs"}
+	if s.Landlock > 0 {
+		parts = append(parts, fmt.Sprintf("Landlock ABI %d", s.Landlock))
+	}
+	if s.Seccomp {
+		parts = append(parts, "seccomp")
+	}
+	held := "none"
+	if len(s.Capabilities) > 0 {
+		held = strings.Join(s.Capabilities, " ")
+	}
+	text := strings.Join(parts, ", ") + "; capabilities " + held
+	if len(s.Missing) > 0 {
+		text += "; missing: " + strings.Join(s.Missing, "; ")
+	}
+	return text
+}
+
 // since returns a time and how long ago it was.
 func (p *printer) since(t time.Time) string {
-	return fmt.Sprintf("since %s (%s)", t.Local().Format(time.DateTime), short(p.Time.Sub(t)))
+	return fmt.Sprintf("since %s (%s)", t.Local().Format(time.DateTime), terminal.Short(p.Time.Sub(t)))
+}
+
+// mtu returns the MTU of an interface, and the path that determines it.
+func mtu(f *report.Interface) string {
+	if l := f.MTULimit; l.To.IsValid() {
+		return fmt.Sprintf("%d, because of the path to %s, whose MTU is %d", f.MTU, l.To, l.MTU)
+	}
+	return strconv.Itoa(f.MTU)
 }
 
 func (p *printer) printInterface(f *report.Interface) {
 	p.line("\ninterface %s\t%s %s", f.Name, f.State, p.since(f.Since))
-	p.optional("reason", because(f))
-	p.optional("out of date", stale(p.Status, f))
+	p.optional("reason", f.Because())
+	p.optional("notice", f.Notice)
+	p.optional("out of date", p.Stale(f))
 	p.current(f.Recovery)
 	kernel := func(name string) uint64 { return f.Kernel["kernel_"+name].Value }
 	p.line("  device\t%s, port %d", f.Device, f.Port)
+	if f.Netns != "" {
+		p.optional("lent to", strings.TrimSuffix(fmt.Sprintf("%s, as %s, for %s", f.Netns, cmp.Or(f.Netdev, f.Name), f.Owner), ", for "))
+	}
 	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
-	p.line("  MTU\t%d", f.MTU)
+	p.line("  MTU\t%s", mtu(f))
 	p.line("  peers\t%d", len(f.Peers))
 	p.line("  RX\t%d packets, %d bytes", kernel("rx_packets"), kernel("rx_bytes"))
 	p.line("  TX\t%d packets, %d bytes", kernel("tx_packets"), kernel("tx_bytes"))
@@ -197,7 +206,7 @@ func (p *printer) printDevice(d *report.Device) {
 		p.line("  port %d\t%s, MTU %d, %s", port.Num, port.State, port.ActiveMTU, port.LinkLayer)
 		for i, g := range port.GIDs {
 			if !g.GID.IsZero() {
-				p.line("  GID %d\t%s, %s, up to %d bytes", i, g.GID, g.Type, g.MaxPayload)
+				p.line("  GID %d\t%s, %s, up to %d bytes%s", i, g.GID, g.Type, g.MaxPayload, narrowest(g.Path.To, g.Path.Carries))
 			}
 		}
 	}
@@ -213,6 +222,14 @@ func (p *printer) printDevice(d *report.Device) {
 		p.line("  peers\tmulticast is replicated to %s%s", strings.Join(names, ", "), others)
 	}
 	p.counters(d.Counters, docs.DeviceCounter)
+}
+
+// narrowest describes the narrowest path from a GID, if there is one.
+func narrowest(to netip.Addr, carries int) string {
+	if !to.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf("; the path to %s carries %d", to, carries)
 }
 
 // coordinator names the processes that share the device, and the one that resets it.
@@ -242,12 +259,12 @@ func (p *printer) current(r *report.Recovery) {
 	}
 	lasts := p.Time.Sub(r.Since)
 	text := fmt.Sprintf("%s (%s) because of %s, for %s, outage %s",
-		r.Rung, r.State, r.Reason, short(lasts), short(max(lasts, time.Duration(r.Outage))))
+		r.Rung, r.State, r.Reason, terminal.Short(lasts), terminal.Short(max(lasts, time.Duration(r.Outage))))
 	if !r.NextTry.IsZero() {
-		text += "; next try in " + short(max(r.NextTry.Sub(p.Time), 0)).String()
+		text += "; next try in " + terminal.Short(max(r.NextTry.Sub(p.Time), 0)).String()
 	}
 	if !r.GivesUp.IsZero() {
-		text += "; gives up in " + short(max(r.GivesUp.Sub(p.Time), 0)).String()
+		text += "; gives up in " + terminal.Short(max(r.GivesUp.Sub(p.Time), 0)).String()
 	}
 	p.line("  recovery\t%s", text)
 }
@@ -259,12 +276,12 @@ func (p *printer) past(r *report.Recovery) {
 	ended := slices.DeleteFunc(slices.Clone(r.History), func(l report.RecoveryRecord) bool { return l.End.IsZero() })
 	if len(ended) > 0 {
 		l := ended[len(ended)-1]
-		took, ago := short(time.Duration(l.Duration)), short(p.Time.Sub(l.End))
+		took, ago := terminal.Short(time.Duration(l.Duration)), terminal.Short(p.Time.Sub(l.End))
 		verb := map[bool]string{true: "stopped", false: "recovered"}[l.Stopped]
 		if l.Rung == qprecovery.RungSuspend.String() {
 			p.line("  last outage\tnone; resumed %s ago, was suspended for %s", ago, took)
 		} else {
-			p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s", short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, took)
+			p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s", terminal.Short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, took)
 		}
 	}
 	if p.verbose && len(r.Rungs) > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ var epoch = time.Unix(1e9, 0).UTC()
 func idle(name string) report.Interface {
 	return report.Interface{
 		Name: name, Device: "soft", Port: 1, Time: epoch, Since: epoch.Add(-time.Minute), State: "up", Reason: "none", Carrier: true, MTU: 1444,
+		Groups:   []report.Group{{}},
 		Recovery: &report.Recovery{State: "healthy", Rung: "none", Reason: "none"},
 	}
 }
@@ -53,6 +55,15 @@ func contains(t *testing.T, text string, wanted ...string) {
 	}
 }
 
+// An interface that is lent shows to whom.
+func TestPrintLent(t *testing.T) {
+	f := idle("cni6nf6xvbll2l7")
+	f.Netns, f.Netdev, f.Owner = "/run/netns/pod", "net1", "cni/fabric/pod/net1"
+	contains(t, printed(t, report.Status{Interfaces: []report.Interface{f}}, false), "lent to /run/netns/pod, as net1, for cni/fabric/pod/net1")
+	f.Netdev, f.Owner = "", ""
+	contains(t, printed(t, report.Status{Interfaces: []report.Interface{f}}, false), "lent to /run/netns/pod, as cni6nf6xvbll2l7\n")
+}
+
 // counters are counters as a client reads them, without their kinds.
 func counters(values map[string]uint64) report.Counters {
 	c := report.Counters{}
@@ -73,11 +84,12 @@ func sample() report.Status {
 	up.Kernel = counters(map[string]uint64{
 		"kernel_tx_packets": 6, "kernel_tx_bytes": 600, "kernel_tx_dropped": 7, "kernel_rx_packets": 8, "kernel_rx_bytes": 800, "tap_drop_write_down": 4,
 	})
+	up.MTULimit, up.Notice = hca.PathLimit{To: netip.MustParseAddr("10.2.0.1"), MTU: 1500}, "the MTU loses something"
 	failed := idle("ib1")
 	failed.State, failed.Reason, failed.Detail = "failed", "lost", "it was deleted"
 	soft, storage, other := healthy("soft"), healthy("storage"), healthy("other")
 	soft.Notice = "a NAT"
-	soft.Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}}}}
+	soft.Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448, Path: hca.PathLimit{To: netip.MustParseAddr("fd00::1"), Carries: 1328}}}}}}
 	soft.Attr = &hca.DeviceAttr{}
 	storage.HCA, storage.Kind, storage.Reset = "mlx5_0", backend.KindHardware, "pci"
 	storage.Attr = &hca.DeviceAttr{Name: "mlx5_1", PCIAddr: "0000:03:00.0"}
@@ -94,7 +106,7 @@ func TestStatusShowsTheFactsThatMatter(t *testing.T) {
 	since := epoch.Local().Format(time.DateTime)
 	contains(t, printed(t, sample(), false),
 		"ipoibd v1 pid 7, up 1h0m0s\n", "interface ib0 up since "+epoch.Add(-time.Minute).Local().Format(time.DateTime)+" (1m0s)\n",
-		"device soft, port 1\n", "carrier on\n", "MTU 1444\n", "peers 2\n", "RX 8 packets, 800 bytes\n", "TX 6 packets, 600 bytes\n",
+		"device soft, port 1\n", "carrier on\n", "MTU 1444, because of the path to 10.2.0.1, whose MTU is 1500\n", "MTU 1444\n", "notice the MTU loses something\n", "peers 2\n", "RX 8 packets, 800 bytes\n", "TX 6 packets, 600 bytes\n",
 		"drops 7\n", "kernel drops 7\n", "recoveries 0\n",
 		"interface ib1 failed since", "reason it was deleted\n",
 		"device soft open since "+since+" (0s)\n", "notice a NAT\n",
@@ -108,7 +120,7 @@ func TestStatusVerboseShowsTheRest(t *testing.T) {
 		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12:0000:", "by 239.0.0.1\n",
 		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2, fe80::2\n", "AH none\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
 		"software HCA node GUID 0000:0000:0000:0000\n", "hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0\n",
-		"port 1 ACTIVE, MTU 2048", "port 2 DOWN,", "GID 1 fe80:", "up to 1448 bytes\n",
+		"port 1 ACTIVE, MTU 2048", "port 2 DOWN,", "GID 1 fe80:", "up to 1448 bytes; the path to fd00::1 carries 1328\n",
 		"not", "tx_zero", "GID 0 ")
 }
 
@@ -128,6 +140,8 @@ func TestStatusCheck(t *testing.T) {
 	down, noCarrier := idle("ib1"), idle("ib2")
 	down.State, down.Reason, down.Detail = "down", "admin_down", "interface is down"
 	noCarrier.Carrier = false
+	bare := idle("ib3")
+	bare.Unassigned, bare.Detail = "address 10.9.0.1/24: refused\nroute 10.0.0.0/8: refused", "something else"
 	for _, c := range []struct {
 		name       string
 		interfaces []report.Interface
@@ -136,6 +150,7 @@ func TestStatusCheck(t *testing.T) {
 		{"up", []report.Interface{idle("ib0")}, ""},
 		{"one is down", []report.Interface{idle("ib0"), down}, "interface ib1 is not up: interface is down"},
 		{"no carrier", []report.Interface{noCarrier}, "interface ib2 is not up: no carrier"},
+		{"without an address", []report.Interface{idle("ib0"), bare}, "interface ib3 is up, but lacks what was configured: address 10.9.0.1/24: refused; route 10.0.0.0/8: refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f.status = report.Status{Time: epoch, Interfaces: c.interfaces}

@@ -26,6 +26,7 @@ func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 		return nil, verb("create_ah", spec.DGID.String(), err)
 	}
 	p.children++
+	p.dev.use(spec.DGID.Addr(), 1)
 	return &AH{pd: p, spec: spec}, nil
 }
 
@@ -54,6 +55,7 @@ func (a *AH) Close() error {
 	if !a.closed {
 		a.closed = true
 		a.pd.children--
+		a.pd.dev.use(a.spec.DGID.Addr(), -1)
 	}
 	return nil
 }

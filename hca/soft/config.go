@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Name      string              // of the device
 	Transport transport.Transport // owned by the device from Open on: Close closes it
-	PKeys     []hca.PKey          // the P_Key table; nil: only the default key
+	PKeys     []hca.PKey          // the first P_Key table; nil: only the default key
 
 	// More are further transports of the same underlay, which the device owns as well. Each gets
 	// a lane, so that the queues of a QP work in parallel. All transports have the same
@@ -46,6 +46,11 @@ type Config struct {
 	// device shares the addresses. Datagrams from an address of the port are accepted only
 	// from the source ports of the others. Sharers must neither block nor allocate.
 	Sharers func() []uint16
+
+	// Await are the numbers of QPs that another process has had on these transports, and this
+	// one will create (hca.QPSpec.Num). Until all of them have receives, and for a second at
+	// most, the device does not receive: messages for them wait in the transports.
+	Await []hca.QPN
 
 	// Rand chooses QP numbers; nil: seeded by the system.
 	Rand *rand.Rand

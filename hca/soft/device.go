@@ -3,9 +3,11 @@ package soft
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -30,9 +32,13 @@ type Device struct {
 	lost    atomic.Bool // the underlay is gone
 	failing atomic.Bool // one side or queue of a QP has failed; settle moves the others
 
+	awaiting atomic.Bool // slow.await is not empty
+
 	events events
 	nat    natWatch
 	strays strays
+
+	newPath chan struct{} // has a value after a destination was added
 
 	stop  context.CancelFunc
 	loops sync.WaitGroup
@@ -53,6 +59,9 @@ type slow struct {
 	children int    // PDs and CQs
 	lastID   uint32 // numbers PDs and CQs, and is the generation of everything
 	port     port
+	dests    map[netip.Addr]int // the number of address handles of each unicast destination
+	await    map[hca.QPN]bool   // QPs that have no receives yet; see Config.Await
+	patience *time.Timer        // ends the wait for them; nil: there was none
 }
 
 // Open opens a device over a transport, which the device owns from then on.
@@ -62,7 +71,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &Device{cfg: cfg, stop: stop}
+	d := &Device{cfg: cfg, stop: stop, newPath: make(chan struct{}, 1)}
 	for i, wire := range append([]transport.Transport{cfg.Transport}, cfg.More...) {
 		d.lanes = append(d.lanes, newLane(d, i, wire))
 	}
@@ -85,10 +94,16 @@ func Open(cfg Config) (*Device, error) {
 		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.loops.Go(func() { d.watchLoop(ctx) })
+	if known, ok := wire.(transport.Paths); ok {
+		w := &pathWatch{dev: d, wire: known}
+		w.look(time.Now()) // so that the port has its limits from the start
+		d.loops.Go(func() { w.run(ctx) })
+	}
 	for _, l := range d.lanes {
-		l.turn.init(l.receiveAlone)
+		l.turn.init(l.receiveAlone, len(cfg.Await) > 0)
 		d.loops.Go(func() { l.drainLoop(ctx) })
 	}
+	d.await(cfg.Await)
 	return d, nil
 }
 
@@ -170,6 +185,7 @@ func (d *Device) Close() error {
 		return err
 	}
 	d.stop()
+	d.arrived(0)
 	var errs []error
 	for _, l := range d.lanes {
 		errs = append(errs, l.close())

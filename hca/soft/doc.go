@@ -13,8 +13,8 @@
 //	up, down              | PORT_ACTIVE, PORT_ERR; sends on a port that is down
 //	                      | complete with success and are dropped ("tx_drop_port_down")
 //	addresses change      | GID_CHANGE
-//	MTU changes           | PORT_ACTIVE again: real HCAs have no event for it, and
-//	                      | the user queries the port again after PORT_ACTIVE
+//	MTU changes, or       | PORT_ACTIVE again: real HCAs have no event for it, and
+//	that of a path        | the user queries the port again after PORT_ACTIVE
 //	netdev gone           | DEVICE_FATAL, once; posts and verbs that allocate or
 //	                      | change fail with ErrIO, those that release succeed
 //
@@ -22,6 +22,10 @@
 // address on an underlay with MTU 1500 carries 1448 bytes, and the port declares the
 // next larger standard MTU, 2048. With StandardMTU both are the largest standard MTU
 // that fits, which hardware needs.
+//
+// If the transport knows its paths ([transport.Paths]), the Path of a GID is the narrowest one to
+// a destination of an address handle or of Config.Peers. The device does not enforce it: longer
+// messages are sent, and may be lost. paths.go has the rules, pathwatch.go asks.
 //
 // # Large sends, trains and large receives
 //
@@ -48,7 +52,7 @@
 //
 // # Goroutines and locks
 //
-// A device has one permanent goroutine that watches the underlay, and one for each lane: the
+// A device has permanent goroutines that watch the underlay and its paths, and one for each lane: the
 // drain, which resumes the send queues that found the transport full. Close ends them.
 // Everything else runs in the caller's goroutine. A post builds its datagrams and sends them. A
 // Wait for receive completions receives datagrams and delivers their messages, so a message

@@ -36,6 +36,7 @@ func newLane(d *Device, index int, wire transport.Transport) *lane {
 // close closes the transport and waits until no goroutine receives.
 func (l *lane) close() error {
 	l.turn.ended.Store(true)
+	l.resume()
 	notify(l.turn.wanted)
 	err := l.wire.Close()
 	<-l.turn.free

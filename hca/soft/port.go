@@ -36,6 +36,8 @@ type port struct {
 	strict bool // standard MTUs only
 	gids   []softqp.GID
 	active hca.MTU
+	// limit4 and limit6 are the narrowest paths of each family, as of the last look.
+	limit4, limit6 hca.PathLimit
 }
 
 // become adopts a state of the underlay and returns what has changed.
@@ -91,7 +93,7 @@ func (p *port) setPayloads() {
 		g := &p.gids[i]
 		g.MaxPayload = 0
 		if g.Addr.IsValid() {
-			g.MaxPayload = p.payload(g.Addr)
+			g.MaxPayload = p.payload(g.Addr, p.mtu)
 		}
 		longest = max(longest, g.MaxPayload)
 	}
@@ -100,13 +102,17 @@ func (p *port) setPayloads() {
 	}
 }
 
-// payload returns the longest UD message that the underlay can carry, in bytes.
-func (p *port) payload(a netip.Addr) int {
-	overhead := overheadIPv4
+// overhead returns what an IP packet between addresses of a family has besides the UD payload.
+func overhead(a netip.Addr) int {
 	if a.Is6() {
-		overhead = overheadIPv6
+		return overheadIPv6
 	}
-	room := max(0, p.mtu-overhead)
+	return overheadIPv4
+}
+
+// payload returns the longest UD message that an IP packet can carry, in bytes.
+func (p *port) payload(a netip.Addr, packet int) int {
+	room := max(0, packet-overhead(a))
 	if p.strict {
 		return int(hca.MTUFor(room))
 	}
@@ -129,6 +135,13 @@ func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
 		a.GIDs[i].Type = hca.GIDTypeRoCEv2
 		if e.Addr.IsValid() {
 			a.GIDs[i].GID, a.GIDs[i].MaxPayload = hca.GIDFromAddr(e.Addr), e.MaxPayload
+			limit := p.limit6
+			if e.Addr.Is4() {
+				limit = p.limit4
+			}
+			if limit.Carries < e.MaxPayload { // else the netdev has become as narrow
+				a.GIDs[i].Path = limit
+			}
 		}
 	}
 	return a

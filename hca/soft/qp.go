@@ -84,7 +84,7 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		return nil, verb("create_qp", d.cfg.Name, err)
 	}
 	defer d.mu.Unlock()
-	q := &QP{dev: d, pd: p, num: d.newQPN(), spec: spec}
+	q := &QP{dev: d, pd: p, num: d.newQPN(spec.Num), spec: spec}
 	for i, pair := range cqs {
 		s, r := d.ownCQ(pair.Send), d.ownCQ(pair.Recv)
 		if s == nil || r == nil {
@@ -124,16 +124,16 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	return c
 }
 
-// newQPN draws a free QPN of this device that has no special meaning. d.mu is held.
-func (d *Device) newQPN() hca.QPN {
+// newQPN returns the wanted QPN, or else draws one: a free QPN of this device that has no special
+// meaning. d.mu is held.
+func (d *Device) newQPN(want hca.QPN) hca.QPN {
 	first, last := hca.QPN(0), hca.QPNMask
 	if d.cfg.QPNs != (softqp.QPNs{}) {
 		first, last = d.cfg.QPNs.First, d.cfg.QPNs.Last
 	}
-	for {
-		n := first + hca.QPN(d.cfg.Rand.Uint32N(uint32(last-first+1)))
+	for n := want; ; n = first + hca.QPN(d.cfg.Rand.Uint32N(uint32(last-first+1))) {
 		_, taken := d.routes.Load().qps[n]
-		if !taken && n > hca.QPNGSI && n != hca.QPNMulticast {
+		if !taken && n > hca.QPNGSI && n < hca.QPNMulticast && d.cfg.QPNs.Contain(n) {
 			return n
 		}
 	}

@@ -19,6 +19,14 @@ func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
 	if err := q.qp.usable(); err != nil {
 		return 0, err
 	}
+	n, err := q.postRecv(wrs)
+	if err == nil && q.qp.dev.awaiting.Load() {
+		q.qp.dev.arrived(q.qp.num)
+	}
+	return n, err
+}
+
+func (q *queue) postRecv(wrs []hca.RecvWR) (int, error) {
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
 	q.starving = false

@@ -27,7 +27,7 @@ func TestSharerHasItsOwnQPNs(t *testing.T) {
 	bubble(t, sharing, func(r *rig) {
 		for range 1000 {
 			r.dev.mu.Lock()
-			n := r.dev.newQPN()
+			n := r.dev.newQPN(0)
 			r.dev.mu.Unlock()
 			if !r.dev.cfg.QPNs.Contain(n) {
 				t.Fatalf("QPN %v", n)

@@ -26,14 +26,18 @@ type turn struct {
 	wanted  chan struct{}      // a goroutine began to wait while the stand-in had the turn
 	start   *time.Timer        // starts the stand-in
 	ended   atomic.Bool        // the transport is closed or has failed
+	paused  atomic.Bool        // whoever has the turn yields it; see Device.Pause
 }
 
-func (t *turn) init(standIn func()) {
+// init makes the turn free, or paused.
+func (t *turn) init(standIn func(), paused bool) {
 	t.free = make(chan struct{}, 1)
-	t.free <- struct{}{}
 	t.wanted = make(chan struct{}, 1)
 	t.start = time.AfterFunc(standInAfter, standIn)
-	go standIn()
+	if t.paused.Store(paused); !paused {
+		t.free <- struct{}{}
+		go standIn()
+	}
 }
 
 // yield releases the turn. It sets the timer afterwards: otherwise a stand-in that the timer
@@ -52,7 +56,7 @@ func (l *lane) receiveFor(c *CQ, until time.Time) {
 		c.limit.Reset(time.Until(until))
 		defer c.limit.Stop()
 	}
-	for !c.signaled() && l.receive(c) && (until.IsZero() || time.Now().Before(until)) {
+	for !l.turn.paused.Load() && !c.signaled() && l.receive(c) && (until.IsZero() || time.Now().Before(until)) {
 	}
 	l.turn.yield()
 }
@@ -70,7 +74,7 @@ func (l *lane) receiveAlone() {
 	case <-t.wanted:
 	default:
 	}
-	for t.waiting.Load() == 0 && l.receive(nil) {
+	for !t.paused.Load() && t.waiting.Load() == 0 && l.receive(nil) {
 	}
 	t.standIn.Store(false)
 	t.yield()

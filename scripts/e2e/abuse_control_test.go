@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -195,17 +194,13 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 // dialAs connects to a socket as another user. It returns EINVAL if that user
 // does not exist.
 func dialAs(uid uintptr, path string) (conn *net.UnixConn, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends as that user
+	apart(func() {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
 			err = os.NewSyscallError("setresuid", errno)
 			return
 		}
 		conn, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	}()
-	<-done
+	})()
 	return conn, err
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"ipoibd/link/linktest/nstest"
 )
@@ -58,4 +59,35 @@ func TestOneCommandGivesAnAddressedInterface(t *testing.T) {
 	if all := a.Run("ip", "address", "show", "dev", ifName); !strings.Contains(all, "203.0.113.7/24") {
 		t.Errorf("the operator's address is gone:\n%s", all)
 	}
+}
+
+// An address that the kernel refuses makes "status --check" fail, and is assigned once the reason
+// has gone. With --up the log does not advise to do what the daemon does itself.
+func TestRefusedAddress(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	h.Run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+	h.start("--address", h.ip4()+"/24", "--address", h.ip6()+"/64", "--up")
+	h.waitCarrier()
+	check := func() (out string, ok bool) {
+		b, err := h.daemon.command("status", "--check").CombinedOutput()
+		return string(b), err == nil
+	}
+	eventually(t, repairLimit, "the check names the address", func() bool {
+		out, ok := check()
+		return !ok && strings.Contains(out, "interface ib0 is up, but lacks what was configured: address "+h.ip6()+"/64: ")
+	})
+	cmd := h.daemon.command("status", "--check")
+	_ = cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	h.requireLogged("ip link set", 0)
+	h.Run("sysctl", "-qw", "net.ipv6.conf."+ifName+".disable_ipv6=0")
+	eventually(t, 30*time.Second, "the address is assigned", func() bool {
+		_, ok := check()
+		return ok && strings.Contains(h.Run("ip", "address", "show", "dev", ifName), h.ip6()+"/64")
+	})
 }

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +25,7 @@ func TestContainer(t *testing.T) {
 	}
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
-	a.join()
+	a.join("--follow")
 	b.join()
 	pingAll(a, b)
 	before := a.iface()
@@ -46,9 +48,9 @@ func TestContainer(t *testing.T) {
 
 	start := time.Now()
 	in.Close()
-	a.daemon.requireEnd("or its container ended; restart the daemon to create it again")
+	a.daemon.requireEnd("or its container ended; restart the daemon, or reload its configuration file, to create it again")
 	t.Logf("the daemon exited %v after the container ended", time.Since(start).Round(time.Millisecond))
-	a.join()
+	a.join("--follow")
 	if a.iface().Adopted {
 		t.Error("the daemon adopted an interface that had been deleted")
 	}
@@ -65,7 +67,7 @@ func TestContainerAdopts(t *testing.T) {
 	}
 	hosts := newHosts(t, 3)
 	a, b, in := hosts[0], hosts[1], hosts[2]
-	a.join()
+	a.join("--follow")
 	b.join()
 	in.daemon = a.daemon
 	a.moveTo(in, ifName)
@@ -87,6 +89,48 @@ func TestContainerAdopts(t *testing.T) {
 	}
 	b.waitReaches(in)
 	pingAll(in, b)
+}
+
+// A driver of network devices, such as DRANET, gives ib0 to pods: it moves, renames and resizes it in
+// one request, adds addresses, and returns it. The daemon serves each pod in turn, and the host.
+func TestLentToPods(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join("--follow")
+	b.join()
+	a.Run("ip", "addr", "flush", "dev", ifName) // the host itself has none
+	before := a.iface()
+	for _, mtu := range []int{1300, 1400} {
+		pod := &host{Namespace: nstest.New(t), tb: t, number: a.number, daemon: a.daemon}
+		a.Run("ip", "link", "set", ifName, "down")
+		a.Run("ip", "link", "set", "dev", ifName, "name", "net1", "mtu", strconv.Itoa(mtu), "gso_max_size", "32000", "gro_max_size", "32000", "netns", pod.Path())
+		pod.addAddrs("net1")
+		pod.Run("ip", "link", "set", "net1", "up")
+		pod.AddIPv6("net1", pod.ip6()+"/64")
+		t.Logf("a pod reaches the other host after %v", pod.waitReaches(b))
+		pingAll(pod, b)
+		if now := a.iface(); now.MTU != mtu || now.MAC != before.MAC {
+			t.Errorf("in the pod: %+v, was %+v", now, before)
+		}
+
+		pod.Run("ip", "link", "set", "net1", "down")
+		pod.Run("ip", "link", "set", "dev", "net1", "name", ifName, "netns", a.Path())
+		a.Run("ip", "link", "set", ifName, "up")
+		a.waitCarrier()
+		if left := a.addrs(); slices.ContainsFunc(left, func(s string) bool { return strings.Contains(s, pod.ip4()) }) {
+			t.Errorf("returned with addresses: %v", left)
+		}
+		pod.Close()
+	}
+	a.addAddrs(ifName)
+	a.waitReaches(b)
+	pingAll(a, b)
+	if now := a.iface(); now.Adopted != before.Adopted || now.MAC != before.MAC {
+		t.Errorf("returned: %+v, was %+v", now, before)
+	}
 }
 
 // moveTo moves ib0 to a container, renames it, sets it up with the container's

@@ -53,8 +53,14 @@ func TestDestroyedSockets(t *testing.T) {
 						h.reaches(all[i+1]) // a send that fails
 						return h.daemon.status().Devices[0].Counters["sockets_destroyed"] == uint64(round+1)
 					})
-					h.waitReaches(all[i+1])
-					t.Logf("receivers %v: host %d reaches host %d after %v", receivers, h.number, all[i+1].number, time.Since(start).Round(time.Millisecond))
+				}
+				for _, h := range all {
+					for _, other := range all {
+						if h != other {
+							h.waitReaches(other)
+							t.Logf("receivers %v: host %d reaches host %d after %v", receivers, h.number, other.number, time.Since(start).Round(time.Millisecond))
+						}
+					}
 				}
 				pingAll(all...)
 				if now := a.boundPorts(); !maps.Equal(now, ports) {

@@ -72,6 +72,7 @@ func TestReadmeUse(t *testing.T) {
 	}
 	_, section, _ := strings.Cut(string(text), "\n## Use\n")
 	section, _, _ = strings.Cut(section, "\n```yaml\n")
+	ownAddr := []string{"10.0.0.1/", "10.0.0.2/"}
 	lines := regexp.MustCompile(`(?m)^    (\S[^#\n]*)`).FindAllStringSubmatch(section, -1)
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
@@ -95,14 +96,30 @@ func TestReadmeUse(t *testing.T) {
 				if h.daemon != nil {
 					h.daemon.stop()
 				}
-				args := strings.Fields(strings.ReplaceAll(line, h.underlay().String(), hosts[1-h.number].underlay().String()))[1:]
+				own := strings.NewReplacer("10.0.0.1/", ownAddr[h.number], h.underlay().String(), hosts[1-h.number].underlay().String())
+				args := strings.Fields(own.Replace(line))[1:]
 				control := filepath.Join(h.dir, "control.sock")
 				h.daemon = launch(t, h.Namespace, control, append(args, "--control", control)...)
 			}
 		case line == "ipoibd devices":
 			a.Run(os.Getenv(daemonEnv), words[1:]...)
-		case words[0] == "ipoibd": // events --follow does not end
-			out, err := a.Command("timeout", slices.Concat([]string{"1", os.Getenv(daemonEnv)}, words[1:], []string{"--control", a.daemon.control})...).CombinedOutput()
+		case line == "ipoibd top":
+			s := a.topScreen()
+			s.waitShows(t, "› "+ifName)
+			s.press(t, "q")
+		case strings.HasPrefix(line, "ipoibd capture "):
+			ping := a.Command("ping", "-i", "0.2", "-w", "30", "10.0.0.2")
+			if err := ping.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pipe := a.Command("sh", "-c", "timeout 3 "+os.Getenv(daemonEnv)+strings.TrimPrefix(line, "ipoibd"))
+			pipe.Env = append(os.Environ(), "IPOIBD_CONTROL="+a.daemon.control)
+			if out, err := pipe.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("Echo (ping) request")) {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+			end(t, ping)
+		case words[0] == "ipoibd": // events --follow does not end; a ping takes 5 s, and doctor watches for 2 s
+			out, err := a.Command("timeout", slices.Concat([]string{map[bool]string{true: "30", false: "1"}[words[1] == "ping" || words[1] == "doctor"], os.Getenv(daemonEnv)}, words[1:], []string{"--control", a.daemon.control})...).CombinedOutput()
 			if err != nil && !slices.Contains(words, "--follow") || bytes.Contains(out, []byte("ipoibd: ")) {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}

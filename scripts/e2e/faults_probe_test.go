@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -27,6 +28,8 @@ type probe struct {
 	conn *net.UDPConn // a ping socket, icmp(7)
 	dst  *net.UDPAddr
 	done chan struct{}
+
+	silent atomic.Bool // it asks nothing for now
 
 	mu     sync.Mutex
 	echoes []echo // by number, in the order of asking
@@ -88,7 +91,9 @@ func (p *probe) ask() {
 		case <-p.done:
 			return
 		case <-tick.C:
-			p.askOnce()
+			if !p.silent.Load() {
+				p.askOnce()
+			}
 		}
 	}
 }

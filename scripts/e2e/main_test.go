@@ -9,6 +9,9 @@ import (
 	"testing"
 )
 
+// cnitoolEnv passes the path of cnitool in the same way as daemonEnv.
+const cnitoolEnv = "TEST_IPOIBD_E2E_CNITOOL"
+
 // daemonEnv passes the path of the daemon to tests re-executed in their own
 // namespaces.
 const daemonEnv = "TEST_IPOIBD_E2E_DAEMON"
@@ -41,15 +44,16 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	daemon := filepath.Join(dir, "ipoibd")
-	out, err := exec.Command("go", "build", "-o", daemon, "ipoibd/cmd/ipoibd").CombinedOutput()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "build the daemon: %v\n%s", err, out)
-		return 1
-	}
-	if err := os.Setenv(daemonEnv, daemon); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	for env, source := range map[string]string{daemonEnv: "ipoibd/cmd/ipoibd", cnitoolEnv: "github.com/containernetworking/cni/cnitool"} {
+		program := filepath.Join(dir, filepath.Base(source))
+		if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", source, err, out)
+			return 1
+		}
+		if err := os.Setenv(env, program); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	return m.Run()
 }

@@ -65,14 +65,9 @@ func tryBinding(i int, port uint16) (fd int, err error) {
 // capabilities. The returned function waits for the end of f.
 func (h *host) asStranger(f func()) (wait func()) {
 	h.tb.Helper()
-	ready, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends as that user
-		ns, err := os.Open(h.Path())
-		if err == nil {
-			err = errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
-		}
+	ready := make(chan error, 1)
+	wait = apart(func() {
+		err := h.enter()
 		if err == nil {
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, stranger, stranger, stranger); errno != 0 {
 				err = errno
@@ -82,11 +77,33 @@ func (h *host) asStranger(f func()) (wait func()) {
 		if err == nil {
 			f()
 		}
-	}()
+	})
 	if err := <-ready; err != nil {
 		h.tb.Fatalf("become uid %d in the host's namespace: %v", stranger, err)
 	}
+	return wait
+}
+
+// apart runs f on a thread of its own, which f may change, and which remains until the process ends:
+// if it ended, the kernel would kill the processes that it has started before (Pdeathsig).
+func apart(f func()) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		f()
+		close(done)
+		select {}
+	}()
 	return func() { <-done }
+}
+
+// enter moves the calling thread to the host's network namespace.
+func (h *host) enter() error {
+	ns, err := os.Open(h.Path())
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
 }
 
 // A local user without capabilities keeps trying to bind port 4791 in every way while the
@@ -164,8 +181,11 @@ func maxOf(all []time.Duration) (most time.Duration) {
 	return most
 }
 
-// A daemon that starts while another process has the port names that process, waits, and
-// comes up once the port is free.
+// findHolder is the command that names the processes on the port. The daemon's sandbox hides them.
+const findHolder = "ss -ulpn sport = :4791"
+
+// A daemon that starts while another process has the port says so and how to find that process,
+// waits, and comes up once the port is free.
 func TestStartWaitsForThePort(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -184,11 +204,13 @@ func TestStartWaitsForThePort(t *testing.T) {
 		t.Fatalf("the port of a stopped daemon: %v", err)
 	}
 	a.start()
-	holder := fmt.Sprintf("(pid %d)", os.Getpid())
-	eventually(t, startLimit, "the status names the holder", func() bool {
+	eventually(t, startLimit, "the status says how to find the holder", func() bool {
 		i := a.iface()
-		return i.State != "up" && strings.Contains(i.Reason, "4791") && strings.Contains(i.Reason, holder)
+		return i.State != "up" && strings.Contains(i.Reason, findHolder)
 	})
+	if out := a.Run("sh", "-c", findHolder); !strings.Contains(out, fmt.Sprintf("pid=%d,", os.Getpid())) {
+		t.Errorf("%s: %s, want this process", findHolder, out)
+	}
 	time.Sleep(2 * time.Second) // two more tries, which are not logged
 	if n := strings.Count(a.daemon.log.String(), "cannot open device"); n != 1 {
 		t.Errorf("%d log lines report that the device cannot be opened, want 1:\n%s", n, a.daemon.log)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,25 +13,36 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-const schemaPath = "../../docs/status.schema.json"
+const (
+	schemaPath       = "../../docs/status.schema.json"
+	doctorSchemaPath = "../../docs/doctor.schema.json"
+)
 
-var statusSchema = sync.OnceValues(func() (*jsonschema.Schema, error) {
+var schemas = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	return c.Compile(schemaPath)
+	all, errs := map[string]*jsonschema.Schema{}, []error{}
+	for _, path := range []string{schemaPath, doctorSchemaPath} {
+		schema, err := c.Compile(path)
+		all[path], errs = schema, append(errs, err)
+	}
+	return all, errors.Join(errs...)
 })
 
 // followsSchema returns how the output of `ipoibd status --json` differs from its schema.
-func followsSchema(status []byte) error {
-	schema, err := statusSchema()
+func followsSchema(status []byte) error { return follows(schemaPath, status) }
+
+// follows returns how a command's output differs from a schema.
+func follows(path string, output []byte) error {
+	all, err := schemas()
 	if err != nil {
 		return err
 	}
-	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(status))
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(output))
 	if err != nil {
 		return err
 	}
-	return schema.Validate(value)
+	return all[path].Validate(value)
 }
 
 // The status follows its schema in each state that an operator can bring about. (In all

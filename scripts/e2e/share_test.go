@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,7 +59,7 @@ func (in *host) control() string { return filepath.Join(in.dir, "control.sock") 
 func (in *host) sharing(dir string) []string {
 	return []string{
 		"run", "--name", in.outside(), "--underlay", nstest.Dev,
-		"--control", in.control(), "--log-level", "debug", "--share-port=" + dir,
+		"--control", in.control(), "--log-level", "debug", "--share-port=" + dir, "--follow",
 	}
 }
 
@@ -79,14 +78,9 @@ func (in *host) enterContainer(h *host) {
 // asPowerless is asStranger for a thread of root without capabilities.
 func (h *host) asPowerless(f func()) (wait func()) {
 	h.tb.Helper()
-	ready, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends without capabilities
-		ns, err := os.Open(h.Path())
-		if err == nil {
-			err = errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
-		}
+	ready := make(chan error, 1)
+	wait = apart(func() {
+		err := h.enter()
 		if err == nil {
 			var none [2]unix.CapUserData
 			err = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
@@ -95,11 +89,11 @@ func (h *host) asPowerless(f func()) (wait func()) {
 		if err == nil {
 			f()
 		}
-	}()
+	})
 	if err := <-ready; err != nil {
 		h.tb.Fatalf("drop the capabilities in the host's namespace: %v", err)
 	}
-	return func() { <-done }
+	return wait
 }
 
 // tryJoining binds a socket to a port with all options that let sockets share it. The caller
@@ -372,11 +366,13 @@ func TestStrangerAmongSharersIsReported(t *testing.T) {
 	if err := <-joined; err != nil {
 		t.Errorf("join: %v", err)
 	}
-	stranger := fmt.Sprintf("(pid %d)", os.Getpid())
-	eventually(t, noticeLimit, "a notice of the process", shows(stranger))
+	eventually(t, noticeLimit, "a notice of the process", shows(findHolder))
+	if out := a.Run("sh", "-c", findHolder); !strings.Contains(out, fmt.Sprintf("pid=%d,", os.Getpid())) {
+		t.Errorf("%s: %s, want this process", findHolder, out)
+	}
 	close(release)
 	wait()
-	eventually(t, noticeLimit, "no notice of the process", func() bool { return !shows(stranger)() })
+	eventually(t, noticeLimit, "no notice of the process", func() bool { return !shows(findHolder)() })
 	if n := strings.Count(a.daemon.log.String(), "a process that is not a daemon uses UDP port"); n != 1 {
 		t.Errorf("%d log lines, want 1:\n%s", n, a.daemon.log)
 	}
@@ -414,9 +410,11 @@ func TestSharingNeedsCAP_BPF(t *testing.T) {
 	second := &host{Namespace: a.Namespace, tb: t, number: 5, dir: shortDir(t)}
 	second.startSharer(a, dir)
 	second.Run("ip", "link", "set", second.outside(), "up")
-	holder := fmt.Sprintf("(pid %d)", a.daemon.cmd.Process.Pid)
-	eventually(t, startLimit, "the second daemon names the first", func() bool {
+	eventually(t, startLimit, "the second daemon says how to find the first", func() bool {
 		i := second.daemon.status().Interfaces[0]
-		return i.State != "up" && strings.Contains(i.Reason, "4791") && strings.Contains(i.Reason, holder)
+		return i.State != "up" && strings.Contains(i.Reason, findHolder)
 	})
+	if out := a.Run("sh", "-c", findHolder); !strings.Contains(out, fmt.Sprintf("pid=%d,", a.daemon.cmd.Process.Pid)) {
+		t.Errorf("%s: %s, want process %d", findHolder, out, a.daemon.cmd.Process.Pid)
+	}
 }

@@ -4,6 +4,8 @@ import "ipoibd/hca"
 
 // status is what these tests use of `ipoibd status --json`.
 type status struct {
+	PID        int      `json:"pid"`
+	Sandbox    sandbox  `json:"sandbox"`
 	Goroutines int      `json:"goroutines"`
 	FDs        int      `json:"fds"`
 	Devices    []device `json:"devices"`
@@ -17,13 +19,18 @@ type device struct {
 }
 
 type iface struct {
-	Name     string            `json:"name"`
-	State    string            `json:"state"`
-	Why      string            `json:"reason"`
-	Reason   string            `json:"detail"` // for people
-	MAC      string            `json:"mac"`
-	HostMAC  string            `json:"host_mac"`
-	MTU      int               `json:"mtu"`
+	Name    string `json:"name"`
+	State   string `json:"state"`
+	Why     string `json:"reason"`
+	Reason  string `json:"detail"` // for people
+	MAC     string `json:"mac"`
+	HostMAC string `json:"host_mac"`
+	MTU     int    `json:"mtu"`
+	Limit   struct {
+		To  string `json:"to"`
+		MTU int    `json:"mtu"`
+	} `json:"mtu_limit"`
+	Notice   string            `json:"notice"`
 	Adopted  bool              `json:"adopted"`
 	Lanes    int               `json:"lanes"`
 	QP       *qp               `json:"qp"`

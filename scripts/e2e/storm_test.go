@@ -60,11 +60,11 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	storm := drawn(t)
 	p := newQuietPair(t)
 	hosts := p.hosts()
+	outside := p.outside.daemon.followEvents() // it takes goroutines of the daemon
 	var before []condition
 	for _, h := range hosts {
 		before = append(before, h.condition())
 	}
-	outside := p.outside.daemon.followEvents()
 	t.Run("R09/TCP lives on", func(t *testing.T) { p.run(t, storm, p.journal, outside) })
 	for i, h := range hosts {
 		requireNoLeak(t, before[i].status, h.daemon)

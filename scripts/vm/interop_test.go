@@ -55,10 +55,17 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 				a := newEndpoint(t, g, 0, "--remove", "--device", rxe0, "--gid", f.address(0))
 				b := newEndpoint(t, host, 1, "--remove", "--underlay", "eth0", "--gid", f.address(1), "--standard-mtu")
 				requireTraffic(t, a, b, mtu.ib-4) // RFC 4391, section 6: the header
+				var captured string
+				if mtu == underlayMTUs[0] {
+					captured = captureEcho(t, a, b)
+				}
 				a.stop()
 				b.stop()
 				c.Stop()
 				requireFrames(t, c, netip.MustParseAddr(f.address(0)), netip.MustParseAddr(f.address(1)))
+				if captured != "" {
+					requireCaptured(t, captured, c, netip.MustParseAddr(f.address(0)), netip.MustParseAddr(f.address(1)))
+				}
 			}
 		}
 	})

@@ -59,3 +59,20 @@ func TestMACKinds(t *testing.T) {
 		}
 	}
 }
+
+func TestMACText(t *testing.T) {
+	want := MAC{2, 0xab, 0, 1, 2, 0xff}
+	var got MAC
+	text, err := want.MarshalText()
+	if err == nil {
+		err = got.UnmarshalText(text)
+	}
+	if err != nil || got != want {
+		t.Errorf("%s: %v, %v", text, got, err)
+	}
+	for _, bad := range []string{"", "02:ab:00:01:02", "02:ab:00:01:02:ff:00", "02-ab-00-01-02-ff", "2:ab:0:1:2:ff", "02:ab:00:01:02:fg", "02:ab:00:01:02:ff "} {
+		if err := got.UnmarshalText([]byte(bad)); err == nil || got != want {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
+	}
+}

@@ -30,8 +30,9 @@ func (t EtherType) Carried() bool {
 	switch t {
 	case EtherTypeIPv4, EtherTypeARP, EtherTypeRARP, EtherTypeIPv6:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 func (t EtherType) String() string { return fmt.Sprintf("0x%04x", uint16(t)) }

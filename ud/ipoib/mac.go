@@ -24,3 +24,14 @@ func (m MAC) String() string {
 
 // MarshalText makes a MAC appear as [MAC.String] in JSON.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads the form of [MAC.String].
+func (m *MAC) UnmarshalText(b []byte) error {
+	var x MAC
+	_, err := fmt.Sscanf(string(b), "%02x:%02x:%02x:%02x:%02x:%02x", &x[0], &x[1], &x[2], &x[3], &x[4], &x[5])
+	if err != nil || x.String() != string(b) {
+		return fmt.Errorf("%q is no MAC such as %s", b, Broadcast)
+	}
+	*m = x
+	return nil
+}

@@ -41,8 +41,9 @@ type Plan struct {
 	PKey       hca.PKey
 	GIDIndex   int
 	GID        hca.GID
-	MaxPayload int     // longest UD payload in bytes, IPoIB header included
-	PortMTU    hca.MTU // the largest MTU that the port supports
+	MaxPayload int           // longest UD payload in bytes that peers may send, IPoIB header included
+	Path       hca.PathLimit // that limits what is sent; zero: none
+	PortMTU    hca.MTU       // the largest MTU that the port supports
 	// Groups are the groups to which the queue pair attaches, first the broadcast
 	// group. The slice does not change once the plan is made.
 	Groups []Group
@@ -51,8 +52,24 @@ type Plan struct {
 // Broadcast returns the broadcast group, whose Q_Key is that of the queue pair.
 func (p Plan) Broadcast() Group { return p.Groups[0] }
 
-// MTU returns the largest possible MTU of the interface, in bytes of IP packet.
-func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
+// MTU returns the largest possible MTU of the interface, in bytes of IP packet: what the port
+// and the paths to all peers carry, but at least that of MinPayload.
+func (p Plan) MTU() int {
+	payload := p.MaxPayload
+	if p.Path.To.IsValid() {
+		payload = min(payload, max(p.Path.MaxPayload, MinPayload))
+	}
+	return payload - ipoib.HeaderLen
+}
+
+// Fits reports whether all known paths carry the packets of an interface with an MTU.
+func (p Plan) Fits(mtu int) bool {
+	return !p.Path.To.IsValid() || mtu+ipoib.HeaderLen <= p.Path.Carries
+}
+
+// ReceiveMTU returns the largest MTU that peers may have. Their paths may carry more than those of
+// this host.
+func (p Plan) ReceiveMTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
 // SameQP reports whether a queue pair made for p, with its groups, also serves q. Queue pairs
 // do not depend on the MTUs.
@@ -68,7 +85,7 @@ func (p Plan) SameExceptGroups(q Plan) bool {
 
 // Equal reports whether two plans are equal.
 func (p Plan) Equal(q Plan) bool {
-	return p.SameQP(q) && p.MaxPayload == q.MaxPayload && p.PortMTU == q.PortMTU
+	return p.SameQP(q) && p.MaxPayload == q.MaxPayload && p.Path == q.Path && p.PortMTU == q.PortMTU
 }
 
 // MakePlan chooses table entries and groups. Its error wraps one of the reasons above.
@@ -102,7 +119,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	}
 	return Plan{
 		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
-		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload,
+		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload, Path: gid.Path,
 		PortMTU: attr.MaxMTU,
 		Groups:  []Group{{MGID: mgid, Attach: attach, MLID: NoMulticastL, QKey: QKey}},
 	}, nil

@@ -171,6 +171,28 @@ func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// The narrowest path limits what is sent, but not what peers may send, and not below what an
+// interface needs.
+func TestPlanMTU(t *testing.T) {
+	to := netip.MustParseAddr("10.0.0.2")
+	for _, c := range []struct {
+		path          hca.PathLimit
+		mtu, fits, no int // no: an MTU that does not fit; 0: all fit
+	}{
+		{hca.PathLimit{}, 1444, 1444, 0},
+		{hca.PathLimit{To: to, MTU: 1400, Carries: 1348, MaxPayload: 1348}, 1344, 1344, 1345},
+		{hca.PathLimit{To: to, MTU: 1300, Carries: 1248, MaxPayload: 1284}, 1280, 1244, 1280},
+		{hca.PathLimit{To: to, MTU: 500, Carries: 448, MaxPayload: 448}, 576, 444, 576},
+	} {
+		g := entry("10.0.0.1", 1448)
+		g.Path = c.path
+		p, err := MakePlan(attr(g), Want{Port: 1, PKey: 0xffff})
+		if err != nil || p.MTU() != c.mtu || p.ReceiveMTU() != 1444 || !p.Fits(c.fits) || c.no != 0 && p.Fits(c.no) {
+			t.Errorf("path %+v: %v, MTU %d, of peers %d, %d fits: %t, %d fits: %t", c.path, err, p.MTU(), p.ReceiveMTU(), c.fits, p.Fits(c.fits), c.no, p.Fits(c.no))
+		}
+	}
+}
+
 // Equal compares every field, SameQP all except the MTUs.
 func TestSameQP(t *testing.T) {
 	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
@@ -193,6 +215,7 @@ func TestSameQP(t *testing.T) {
 		"GIDIndex":   {func(p *Plan) { p.GIDIndex++ }, false},
 		"GID":        {func(p *Plan) { p.GID[15]++ }, false},
 		"MaxPayload": {func(p *Plan) { p.MaxPayload = 4096 }, true},
+		"Path":       {func(p *Plan) { p.Path.MTU = 1400 }, true},
 		"PortMTU":    {func(p *Plan) { p.PortMTU = 256 }, true},
 		"Groups":     {group(func(g *Group) { g.QKey++ }), false},
 	}

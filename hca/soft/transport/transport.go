@@ -160,3 +160,18 @@ type Transport interface {
 	// Close closes the transport; blocked calls return hca.ErrClosed. Idempotent.
 	Close() error
 }
+
+// Paths is a [Transport] that knows how long packets may be on their way to a destination. Its
+// methods may be called from any goroutine. They do not wait for the network.
+type Paths interface {
+	// PathMTU returns the length in bytes of the longest IP packet that reaches dst, as far as
+	// this host knows: the MTU of the route, or less if a router has reported that a packet was
+	// too long (RFC 1191, RFC 8201). Anyone can forge these reports. An error means that the
+	// MTU is unknown, for example because there is no route.
+	PathMTU(dst netip.Addr) (int, error)
+	// RouteMTU is PathMTU without the reports of routers: the MTU that this host's
+	// configuration gives the route, or that of the netdev.
+	RouteMTU(dst netip.Addr) (int, error)
+	// PathChanged delivers a value after a router may have reported that a packet was too long.
+	PathChanged() <-chan struct{}
+}

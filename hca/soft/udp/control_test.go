@@ -129,13 +129,13 @@ func TestSockaddr(t *testing.T) {
 	if a, p := getAddr(&sa); a != addr4 || p != Port {
 		t.Errorf("read back %v %d, want %v %d", a, p, addr4, Port)
 	}
-	if n := setAddr6(&sa, addr6, Port, 5); n != 28 || sa.Scope_id != 5 || sa.Flowinfo != 0 {
+	if n := setAddr6(&sa, addr6, 5); n != 28 || sa.Scope_id != 5 || sa.Flowinfo != 0 {
 		t.Errorf("IPv6 length %d, scope %d, flow %d, want 28, 5, 0", n, sa.Scope_id, sa.Flowinfo)
 	}
 	if a, p := getAddr(&sa); a != addr6 || p != Port {
 		t.Errorf("read back %v %d, want %v %d", a, p, addr6, Port)
 	}
-	setAddr6(&sa, netip.AddrFrom16(addr4.As16()), Port, 0)
+	setAddr6(&sa, netip.AddrFrom16(addr4.As16()), 0)
 	if a, _ := getAddr(&sa); a != addr4 {
 		t.Errorf("mapped address read as %v, want %v", a, addr4)
 	}

@@ -31,8 +31,7 @@
 //
 // The ICRC covers the IPv4 identification and the DF bit, so both must be
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
-// identification 0, and ignores path MTU messages, which are not authenticated
-// (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
+// identification 0, whatever routers have reported. Source address, TTL and TOS are chosen per
 // packet by control messages. Multicast leaves through the netdev and is not looped back
 // unless daemons share the port; its TTL is [MulticastTTL] unless the packet specifies another.
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
@@ -42,6 +41,16 @@
 // The mark of a train is that of its first datagram. The identifications of the others stay
 // unknown: the kernel coalesces datagrams with equal or consecutive ones, and before Linux
 // 6.10 with any.
+//
+// # MTUs of paths
+//
+// RoCEv2 has no path MTU discovery, and a datagram that is too long for its path is lost. But the
+// kernel notes the reports of routers (ICMP "fragmentation needed", ICMPv6 "packet too big") about
+// datagrams of the sending socket, for each destination, for 10 minutes. [Transport.PathMTU] reads
+// what the kernel knows from a socket that is connected to the destination, and
+// [Transport.RouteMTU] what the routing table says. A report also fails the next send (EMSGSIZE),
+// which [Transport.PathChanged] passes on. These sockets have no source address, so rules that
+// select a route by the source do not apply to them.
 //
 // # Trains
 //

@@ -18,6 +18,7 @@ type present struct{}
 
 func (present) Present() bool           { return true }
 func (present) HasAddr(netip.Addr) bool { return true }
+func (present) TooLong()                {}
 
 // fakeKernel answers sendmmsg: it takes each packet, or returns its error.
 type fakeKernel struct {

@@ -30,7 +30,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	}
 	lanes = append(lanes, first)
 	for i := 1; i < len(first.ports.lanes); i++ {
-		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, lane: i}
+		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, paths: first.paths, mark: first.mark, lane: i}
 		recv, send, err := first.rx.reserve.acquireLane(first.ports, i)
 		if err != nil {
 			for _, t := range lanes {

@@ -135,6 +135,17 @@ func (p *ports) admit(lane int) error {
 // lend duplicates the descriptors of the sockets of a lane, and makes it receive. It drops the
 // datagrams in the queue, which arrived before this transport was opened.
 func (p *ports) lend(lane int) (recv, send *socket, err error) {
+	fd := p.lanes[lane].recv.fd
+	if err := empty(fd); err != nil {
+		return nil, nil, err
+	}
+	drops, _ := socketDrops(uintptr(fd))
+	return p.lendOn(lane, drops)
+}
+
+// lendOn is lend for sockets whose queued datagrams are still wanted. Drops is the kernel's count of
+// drops from which the transport counts on.
+func (p *ports) lendOn(lane int, drops uint32) (recv, send *socket, err error) {
 	own := &p.lanes[lane]
 	if send, err = own.send.duplicate(); err != nil {
 		return nil, nil, err
@@ -143,11 +154,8 @@ func (p *ports) lend(lane int) (recv, send *socket, err error) {
 		_ = send.file.Close()
 		return nil, nil, err
 	}
-	if err = empty(own.recv.fd); err == nil {
-		recv.dropped, _ = socketDrops(uintptr(own.recv.fd))
-		err = p.admit(lane)
-	}
-	if err != nil {
+	recv.dropped = drops
+	if err = p.admit(lane); err != nil {
 		return nil, nil, errors.Join(err, send.file.Close(), recv.file.Close())
 	}
 	return recv, send, nil

@@ -22,6 +22,9 @@ type Reserve struct {
 	bound *ports
 	taken int // transports that use them
 
+	drops []uint32 // of each inherited lane, as last counted; nil once its transports were closed
+	given bool     // another process continues the sockets: see GiveUp
+
 	destroyed atomic.Uint64
 }
 
@@ -43,7 +46,8 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 	if r.bound != nil && r.index == netdev.Index && r.lanes != lanes {
 		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
 	}
-	if r.bound != nil && r.index == netdev.Index && !r.bound.intact(r.index) {
+	inherited := r.drops != nil // these sockets receive already
+	if r.bound != nil && r.index == netdev.Index && !inherited && !r.bound.intact(r.index) {
 		_ = r.bound.close() // first, because the new sockets need the ports
 		r.bound = nil
 		r.destroyed.Add(1)
@@ -54,7 +58,7 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 			return nil, nil, nil, err
 		}
 		_ = r.bound.close()
-		r.bound, r.index, r.lanes = next, netdev.Index, lanes
+		r.bound, r.index, r.lanes, r.drops = next, netdev.Index, lanes, nil
 	}
 	recv, send, err = r.lend(r.bound, 0)
 	return recv, send, r.bound, err
@@ -72,7 +76,12 @@ func (r *Reserve) acquireLane(p *ports, lane int) (recv, send *socket, err error
 
 // lend returns descriptors of the sockets of a lane, for one transport. r.mu is held.
 func (r *Reserve) lend(p *ports, lane int) (recv, send *socket, err error) {
-	if recv, send, err = p.lend(lane); err == nil {
+	if lane < len(r.drops) {
+		recv, send, err = p.lendOn(lane, r.drops[lane])
+	} else {
+		recv, send, err = p.lend(lane)
+	}
+	if err == nil {
 		r.taken++
 	}
 	return recv, send, err
@@ -83,7 +92,12 @@ func (r *Reserve) lend(p *ports, lane int) (recv, send *socket, err error) {
 func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken--
+	if r.taken--; r.taken == 0 {
+		r.drops = nil
+	}
+	if r.given {
+		return nil
+	}
 	if r.bound != nil && r.bound.member != nil {
 		_ = r.bound.member.Filter(nil)
 	}

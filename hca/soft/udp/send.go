@@ -51,6 +51,7 @@ const maxTrain = 1<<16 - 1 - 20 - 8
 type netdev interface {
 	Present() bool             // it has not been removed
 	HasAddr(a netip.Addr) bool // a is a usable source address
+	TooLong()                  // a packet was too long for the netdev, or for its path; it does not block
 }
 
 func newSender(sock *socket, index int, dev netdev) *sender {
@@ -176,6 +177,9 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 			}
 			again = try == 1
 		default:
+			if s.err == unix.EMSGSIZE {
+				s.netdev.TooLong()
+			}
 			icmp := s.takeErrors()
 			again = try == 1 || icmp && try < sendTries
 		}

@@ -106,7 +106,7 @@ func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, iov []unix.Iov
 		c.info.Spec_dst = pkt.Src.As4()
 		hdr.Control, length = c.at.of(c.buf[:], pkt)
 	} else {
-		hdr.Namelen = setAddr6(&s.name, pkt.Dst, Port, s.index)
+		hdr.Namelen = setAddr6(&s.name, pkt.Dst, s.index)
 		c := &s.v6
 		*c.size, *c.tclass, *c.hops = uint16(pkt.SegSize), int32(pkt.TOS), int32(pkt.TTL)
 		c.info.Addr = pkt.Src.As16()

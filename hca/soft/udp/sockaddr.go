@@ -23,9 +23,9 @@ func setAddr4(sa *sockaddr, a netip.Addr, port uint16) uint32 {
 	return unix.SizeofSockaddrInet4
 }
 
-// setAddr6 writes an IPv6 address on the netdev and returns its length.
-func setAddr6(sa *sockaddr, a netip.Addr, port uint16, index int) uint32 {
-	sa.Family, sa.Port, sa.Addr = unix.AF_INET6, bigEndian(port), a.As16()
+// setAddr6 writes an IPv6 address on the netdev, with the port of RoCEv2, and returns its length.
+func setAddr6(sa *sockaddr, a netip.Addr, index int) uint32 {
+	sa.Family, sa.Port, sa.Addr = unix.AF_INET6, bigEndian(Port), a.As16()
 	sa.Flowinfo, sa.Scope_id = 0, uint32(index)
 	return unix.SizeofSockaddrInet6
 }

@@ -22,7 +22,7 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	holder, remedy := "a process that cannot be seen from here, or the kernel", "stop it"
+	holder, remedy := "a process that cannot be seen from here ('ss -ulpn sport = :4791' names it to root), or the kernel", "stop it"
 	switch {
 	case len(e.Holders) > 0:
 		holder = strings.Join(e.Holders, ", ")

@@ -44,7 +44,9 @@ type Transport struct {
 	groups  *memberships
 	ports   *ports // of the reserve
 	watch   *watcher
-	lane    int // its number; watch and groups belong to lane 0
+	paths   *pathSockets
+	mark    int // of the packets
+	lane    int // its number; watch, groups and paths belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
 }
@@ -93,7 +95,13 @@ func (t *Transport) open(cfg Config) (err error) {
 	t.ports = p
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve, cfg.MarkID), newSender(send, now.Index, t.watch)
-	t.groups, err = newMemberships(now.Index)
+	if t.groups, err = newMemberships(now.Index); err != nil {
+		return err
+	}
+	if p.member != nil {
+		t.mark = sharerMark
+	}
+	t.paths, err = openPaths(now.Index, t.mark)
 	return err
 }
 
@@ -178,6 +186,9 @@ func (t *Transport) close() error {
 	}
 	if t.lane > 0 {
 		return errors.Join(errs...)
+	}
+	if t.paths != nil {
+		t.paths.close()
 	}
 	if t.groups != nil {
 		errs = append(errs, t.groups.close())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,10 @@ type watcher struct {
 	ended  chan struct{}   // closed when the goroutine has ended
 	closed chan struct{}   // closed by Close
 	here   atomic.Bool     // the netdev is present, for Send
+	size   atomic.Int32    // the netdev's MTU
 	last   transport.State // as listed last; used as list is
+	// tooLong has a value after a packet was too long for its path; see PathChanged.
+	tooLong chan struct{}
 
 	state transport.Monitor // what was published
 }
@@ -57,7 +61,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	}
 	w := &watcher{
 		index: index, ns: ns, list: list, events: events,
-		ended: make(chan struct{}), closed: make(chan struct{}),
+		ended: make(chan struct{}), closed: make(chan struct{}), tooLong: make(chan struct{}, 1),
 	}
 	if err := w.relist(); err != nil || !w.here.Load() {
 		events.Close()
@@ -130,6 +134,7 @@ func (w *watcher) relist() error {
 		if err == nil {
 			w.last = s
 			w.here.Store(s.Present)
+			w.size.Store(int32(min(s.MTU, math.MaxInt32)))
 			w.state.Set(s)
 			return nil
 		}
@@ -153,6 +158,17 @@ func listState(index int) (transport.State, error) {
 
 // Present reports whether the netdev still exists.
 func (w *watcher) Present() bool { return w.here.Load() }
+
+// mtu returns the netdev's MTU.
+func (w *watcher) mtu() int { return int(w.size.Load()) }
+
+// TooLong reports that a packet was too long, for the netdev or for its path.
+func (w *watcher) TooLong() {
+	select {
+	case w.tooLong <- struct{}{}:
+	default: // the last report has not been received yet
+	}
+}
 
 // HasAddr reports whether the netdev has a usable address.
 func (w *watcher) HasAddr(a netip.Addr) bool { return w.state.Has(a) }

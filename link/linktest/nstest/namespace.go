@@ -77,7 +77,8 @@ func (ns *Namespace) Path() string {
 }
 
 // Command prepares a program that runs in the namespace. The process ID is that of the
-// program, not of nsenter. It is killed when the test ends.
+// program, not of nsenter. It is killed when the test ends, and when the thread ends that has
+// started it, so a test must not end threads.
 func (ns *Namespace) Command(name string, args ...string) *exec.Cmd {
 	args = append([]string{"--net=" + ns.Path(), "--", name}, args...)
 	cmd := exec.CommandContext(ns.tb.Context(), "nsenter", args...)

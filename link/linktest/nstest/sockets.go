@@ -3,6 +3,7 @@ package nstest
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -11,7 +12,8 @@ import (
 )
 
 // DestroySockets makes the kernel destroy the AF_INET6 UDP sockets on a port (SOCK_DESTROY of sock_diag(7)),
-// as any process with CAP_NET_ADMIN in the namespace can. It returns their number.
+// as any process with CAP_NET_ADMIN in the namespace can. It returns their number, which includes
+// those that their owner closes meanwhile.
 func (ns *Namespace) DestroySockets(tb testing.TB, port uint16) (n int) {
 	tb.Helper()
 	ns.Do(func() {
@@ -19,12 +21,21 @@ func (ns *Namespace) DestroySockets(tb testing.TB, port uint16) (n int) {
 		must(tb, "list the UDP sockets", err)
 		for _, s := range sockets {
 			if s.ID.SourcePort == port {
-				must(tb, "destroy a UDP socket", destroySocket(s))
+				if err := destroySocket(s); !errors.Is(err, unix.ENOENT) || listed(tb, s) {
+					must(tb, "destroy a UDP socket", err)
+				}
 				n++
 			}
 		}
 	})
 	return n
+}
+
+// listed reports whether a socket still exists.
+func listed(tb testing.TB, s *netlink.Socket) bool {
+	now, err := netlink.SocketDiagUDP(unix.AF_INET6)
+	must(tb, "list the UDP sockets", err)
+	return slices.ContainsFunc(now, func(other *netlink.Socket) bool { return other.INode == s.INode })
 }
 
 // destroySocket destroys a socket. The kernel looks it up by its addresses and compares its cookie.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
@@ -52,11 +53,11 @@ type Sharing struct {
 
 // Info describes an HCA for its status.
 type Info struct {
-	HCA      string       // its name, as configured (config.Device.HCA)
-	Kind     string       // one of the kinds below
-	Underlay string       // the netdev of an HCA that is not hardware
-	Reset    config.Reset // how it is reset; empty: there is no choice
-	Notice   string       // a warning to the operator; empty: none
+	HCA      string         // its name, as configured (config.Device.HCA)
+	Kind     string         // one of the kinds below
+	Underlay string         // the netdev of an HCA that is not hardware
+	Reset    config.Reset   // how it is reset; empty: there is no choice
+	Notices  report.Notices // warnings to the operator
 	// Peers are the addresses that multicast is replicated to; nil: IP multicast.
 	Peers          []netip.Addr
 	KnownPeersOnly bool

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/ud/port"
@@ -28,6 +29,26 @@ func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 		err = errors.Join(err, checkPort(dev, num))
 	}
 	return id.PortGUID, errors.Join(err, dev.Close())
+}
+
+// Look returns the GUID of port 1 without opening the HCA. It returns hca.ErrNoDevice if the HCA is absent.
+func (s *Slot) Look() (hca.GUID, error) {
+	id, err := s.look()
+	return id.PortGUID, err
+}
+
+// changer is an [HCA] that can change some of its settings while it is open.
+type changer interface {
+	// Change applies those settings of a configuration that differs in nothing else.
+	// Any goroutine may call it. It does not block.
+	Change(cfg config.Device)
+}
+
+// Change applies the settings that config.MakePlan lets change while the HCA is in use.
+func (s *Slot) Change(cfg config.Device) {
+	if c, ok := s.hca.(changer); ok {
+		c.Change(cfg)
+	}
 }
 
 // checkPort returns an error if no interface can ever use the port.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,9 +36,8 @@ const (
 const literals = ""
 
 // peerList is a list of addresses and DNS names, with the current addresses of the names. Run
-// keeps it current; any goroutine may call Addrs and Counters.
+// keeps it current; any goroutine may call the other exported methods.
 type peerList struct {
-	names    []string // in DNS
 	underlay string
 	log      *slog.Logger
 	resolve  func(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -47,10 +48,15 @@ type peerList struct {
 	refused atomic.Uint64          // addresses that no peer can have
 	excess  atomic.Uint64          // addresses beyond the bounds
 
+	changed chan struct{} // has a value after Set, for Run
+
+	mu    sync.Mutex              // guards what follows
+	names []string                // in DNS
+	known map[string][]netip.Addr // addresses of each name, from its last successful look-up
+
 	// Owned by Run:
-	known      map[string][]netip.Addr // addresses of each name, from its last successful look-up
-	lost       map[string]bool         // names whose last look-up failed
-	complaints complaints              // by name
+	lost       map[string]bool // names whose last look-up failed
+	complaints complaints      // by name
 }
 
 // newPeerList returns the list of an HCA on an underlay. It contains the literal
@@ -58,18 +64,35 @@ type peerList struct {
 func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 	l := &peerList{
 		underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
-		subnets: func() []netip.Prefix { return subnetsOf(underlay) },
-		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: complaints{},
+		subnets: func() []netip.Prefix { return subnetsOf(underlay) }, changed: make(chan struct{}, 1),
+		known: map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: complaints{},
 	}
-	for _, n := range names {
+	l.Set(names)
+	<-l.changed // Run begins with these
+	return l
+}
+
+// Set replaces the addresses and names. The addresses are used at once, and those of a name once
+// Run has looked it up; a name that stays keeps its addresses. Set does not block.
+func (l *peerList) Set(list []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names = nil
+	var addrs []netip.Addr
+	for _, n := range list {
 		if a, err := netip.ParseAddr(n); err == nil {
-			l.known[literals] = append(l.known[literals], plain(a))
+			addrs = append(addrs, plain(a))
 		} else {
 			l.names = append(l.names, n)
 		}
 	}
+	maps.DeleteFunc(l.known, func(name string, _ []netip.Addr) bool { return !slices.Contains(l.names, name) })
+	l.known[literals] = addrs
 	l.publish()
-	return l
+	select {
+	case l.changed <- struct{}{}:
+	default: // Run has not seen the last change yet
+	}
 }
 
 // Addrs returns the addresses, sorted; the slice is shared and must not be
@@ -90,18 +113,31 @@ func (l *peerList) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshPeers)
 	defer tick.Stop()
 	for {
+		select {
+		case <-l.changed: // this round sees the change
+		default:
+		}
 		l.refresh(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-l.changed:
 		}
 	}
 }
 
+// refresh looks up each name. A change of the list ends it early.
 func (l *peerList) refresh(ctx context.Context) {
+	l.mu.Lock()
+	names := l.names
+	l.mu.Unlock()
+	maps.DeleteFunc(l.lost, func(name string, _ bool) bool { return !slices.Contains(names, name) })
 	var failed []string
-	for _, n := range l.names {
+	for _, n := range names {
+		if len(l.changed) > 0 {
+			return
+		}
 		limited, cancel := context.WithTimeout(ctx, lookupLimit)
 		addrs, err := l.resolve(limited, "ip", n)
 		cancel()
@@ -109,7 +145,7 @@ func (l *peerList) refresh(ctx context.Context) {
 			return
 		}
 		switch lost := l.lost[n]; {
-		case err != nil && !lost && len(l.known[n]) == 0:
+		case err != nil && !lost && !l.knows(n):
 			l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; trying again every 10 s", "name", n, "err", err)
 		case err != nil && !lost:
 			l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", n, "err", err)
@@ -120,11 +156,40 @@ func (l *peerList) refresh(ctx context.Context) {
 			failed = append(failed, fmt.Sprintf("cannot resolve peer %s: %v", n, err))
 			continue
 		}
-		l.known[n] = l.accept(n, addrs)
-		l.publish()
+		l.learn(n, l.accept(n, addrs))
 	}
 	text := strings.Join(failed, "; ")
 	l.unknown.Store(&text)
+}
+
+// knows reports whether a name has addresses.
+func (l *peerList) knows(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.known[name]) > 0
+}
+
+// learn records the addresses of a name, unless the name is no longer in the list.
+func (l *peerList) learn(name string, addrs []netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Contains(l.names, name) {
+		l.known[name] = addrs
+		l.publish()
+	}
+}
+
+// room returns how many addresses a name may have beside those of the other names.
+func (l *peerList) room(name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room := maxNamedAddrs
+	for other, addrs := range l.known {
+		if other != literals && other != name {
+			room -= len(addrs)
+		}
+	}
+	return min(maxNameAddrs, room)
 }
 
 // accept returns the addresses in an answer that a peer can have. If there are too
@@ -147,14 +212,7 @@ func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 	}
 	slices.SortFunc(good, netip.Addr.Compare)
 	good = slices.Compact(good)
-	room := maxNamedAddrs
-	for other, addrs := range l.known {
-		if other != literals && other != name {
-			room -= len(addrs)
-		}
-	}
-	room = min(maxNameAddrs, room)
-	excess := max(0, len(good)-room)
+	excess := max(0, len(good)-l.room(name))
 	l.refused.Add(uint64(len(bad)))
 	l.excess.Add(uint64(excess))
 	l.complain(name, bad, excess)
@@ -216,6 +274,7 @@ func isBroadcast(a netip.Addr, subnets []netip.Prefix) bool {
 // without a zone, because the netdev is known.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
+// publish replaces the list that readers see, if it has changed. l.mu is held.
 func (l *peerList) publish() {
 	var all []netip.Addr
 	for _, addrs := range l.known {

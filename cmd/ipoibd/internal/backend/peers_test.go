@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +102,47 @@ func TestPeersFollowNames(t *testing.T) {
 		if !strings.Contains(text.String(), "again") {
 			t.Errorf("the end was not said:\n%s", text.String())
 		}
+	})
+}
+
+// A new list is used at once, as far as it consists of addresses. A name that stays keeps its
+// addresses, a new one gets them within a look-up, also if Run waits for a slow one, and those of a
+// name that is gone are gone, even if its look-up was under way.
+func TestPeersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPeerList([]string{"10.0.0.1", "stays", "goes"}, "", slog.New(slog.DiscardHandler))
+		var slow atomic.Pointer[string]
+		l.resolve = func(ctx context.Context, _, name string) ([]netip.Addr, error) {
+			if p := slow.Load(); p != nil && *p == name {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return addrs(map[string]string{"stays": "10.0.1.1", "goes": "10.0.1.2", "comes": "10.0.1.3"}[name]), nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run(ctx) }()
+		want := func(when string, list ...string) {
+			t.Helper()
+			if got := l.Addrs(); !slices.Equal(got, addrs(list...)) {
+				t.Errorf("%s: %v, want %v", when, got, list)
+			}
+		}
+		synctest.Wait()
+		want("first", "10.0.0.1", "10.0.1.1", "10.0.1.2")
+		l.Set([]string{"10.0.0.2", "stays", "comes"})
+		want("at once", "10.0.0.2", "10.0.1.1")
+		synctest.Wait()
+		want("looked up", "10.0.0.2", "10.0.1.1", "10.0.1.3")
+		slow.Store(new("stays"))
+		time.Sleep(refreshPeers + time.Millisecond) // a look-up of it is under way
+		l.Set([]string{"goes"})
+		want("at once, without addresses")
+		time.Sleep(lookupLimit)
+		synctest.Wait()
+		want("after the slow look-up", "10.0.1.2")
+		cancel()
+		<-ended
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 
 	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
@@ -25,18 +25,20 @@ import (
 
 // softHCA is the software HCA on a netdev. It is present as long as the netdev exists.
 type softHCA struct {
-	cfg      config.Device
+	cfg      config.Device // its peers and P_Keys are those at the start
 	peers    *peerList
-	engine   atomic.Pointer[engine]   // opened last
-	port     udp.Reserve              // keeps the UDP ports bound across resets
-	ids      exactIDs                 // attached if exact_ids is set
-	notice   atomic.Pointer[string]   // by Run; nil: none yet
-	hostGUID func() (hca.GUID, error) // computed once, because a reset must not open files
+	engine   atomic.Pointer[engine]         // opened last
+	port     udp.Reserve                    // keeps the UDP ports bound across resets
+	await    []hca.QPN                      // that the first engine waits for; see soft.Config
+	ids      exactIDs                       // attached if exact_ids is set
+	notices  atomic.Pointer[report.Notices] // by Run; nil: none yet
+	hostGUID func() (hca.GUID, error)       // computed once, because a reset must not open files
 	log      *slog.Logger
 
 	mu    sync.Mutex // guards what follows
 	index int        // of the netdev that guid belongs to
 	guid  hca.GUID   // of the HCA
+	pkeys []hca.PKey // the P_Key table
 }
 
 // engine is an open software HCA.
@@ -57,7 +59,7 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		return nil, err
 	}
 	return &softHCA{
-		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log,
+		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), pkeys: cfg.PKeys, log: log,
 		hostGUID: sync.OnceValues(func() (hca.GUID, error) { return hostGUID(cfg.Underlay) }),
 	}, nil
 }
@@ -139,8 +141,8 @@ func (h *softHCA) Run(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			if e := h.engine.Load(); e != nil {
-				text := w.look(now, e, h.cfg.Underlay)
-				h.notice.Store(&text)
+				found := w.look(now, e, h.cfg.Underlay)
+				h.notices.Store(&found)
 			}
 		}
 	}
@@ -169,12 +171,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, err
 	}
 	cfg := soft.Config{
-		Name: h.cfg.Name, Transport: lanes[0], PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
+		Name: h.cfg.Name, Transport: lanes[0], PKeys: h.table(), GUID: id.NodeGUID,
 		StandardMTU: h.cfg.StandardMTU, KnownPeersOnly: h.cfg.KnownPeersOnly,
 	}
 	for _, lane := range lanes[1:] {
 		cfg.More = append(cfg.More, lane)
 	}
+	cfg.Await, h.await = h.await, nil
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
 	}
@@ -187,7 +190,29 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, errors.Join(err, closeLanes(lanes))
 	}
 	h.engine.Store(&engine{dev, lanes})
+	dev.SetPKeys(h.table()) // it may have changed since
 	return dev, nil
+}
+
+// table returns the P_Key table, which is never nil.
+func (h *softHCA) table() []hca.PKey {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pkeys == nil {
+		return []hca.PKey{hca.PKeyDefault}
+	}
+	return h.pkeys
+}
+
+// Change implements changer.
+func (h *softHCA) Change(cfg config.Device) {
+	h.mu.Lock()
+	h.pkeys = cfg.PKeys
+	h.mu.Unlock()
+	if e := h.engine.Load(); e != nil {
+		e.SetPKeys(h.table())
+	}
+	h.peers.Set(cfg.Peers)
 }
 
 // The program selects a daemon by the bits of the QPN that contain the daemon's slot.
@@ -251,10 +276,9 @@ func (h *softHCA) Info() Info {
 	}
 	i.Counters = append(i.Counters, h.ids.counters()...)
 	i.Counters = append(i.Counters, hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()})
-	notices := []string{h.peers.notice()}
-	if text := h.notice.Load(); text != nil {
-		notices = append(notices, *text)
+	i.Notices.Add(report.NoticeUnresolved, h.peers.notice())
+	if found := h.notices.Load(); found != nil {
+		i.Notices = append(i.Notices, *found...)
 	}
-	i.Notice = strings.Join(slices.DeleteFunc(notices, func(s string) bool { return s == "" }), "; ")
 	return i
 }

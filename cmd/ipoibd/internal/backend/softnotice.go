@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/udp/share"
 )
@@ -40,20 +40,20 @@ type watch struct {
 }
 
 // look returns the notices about the instance that was opened last, which is on a netdev.
-func (w *watch) look(now time.Time, e *engine, netdev string) string {
+func (w *watch) look(now time.Time, e *engine, netdev string) (out report.Notices) {
 	if w.engine != e {
 		w.engine, w.traffic = e, traffic{}
 		w.duplicates.open(netdev)
 	}
 	port, err := e.QueryPort(1)
 	if err != nil {
-		return "" // it is closed, or has failed
+		return nil // it is closed, or has failed
 	}
 	is := w.traffic.look(now, e.Counters())
 	seen, sender, nat := e.NATSuspect()
-	out := []string{w.suspectNAT(now, nat && is.nat, seen, sender)}
+	out.Add(report.NoticeNAT, w.suspectNAT(now, nat && is.nat, seen, sender))
 	size, asked, err := e.lanes[0].SendBuf()
-	out = append(out, w.note(now, err == nil && size < asked, 0,
+	out.Add(report.NoticeSendBuffer, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
 	var trains error
@@ -62,24 +62,25 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 			break
 		}
 	}
-	out = append(out, w.refusedTrains(now, trains))
+	out.Add(report.NoticeNoSegmentation, w.refusedTrains(now, trains))
 	fewer := e.lanes[0].LanesRefused()
-	out = append(out, w.note(now, fewer != nil, 0,
+	out.Add(report.NoticeOneSocket, w.note(now, fewer != nil, 0,
 		fmt.Sprintf("the software HCA has only one socket for all lanes: %v", fewer),
 		"the software HCA has only one socket for all lanes, so they do not receive in parallel", "err", fewer))
 	member, alone := e.lanes[0].Membership()
-	out = append(out, w.sharing(now, member, alone))
+	w.sharing(&out, now, member, alone)
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
 	}
 	what := w.duplicates.look(now, addrs)
-	out = append(out, w.note(now, what != "", complainEvery, what+"; give each host its own",
+	out.Add(report.NoticeDuplicateAddress, w.note(now, what != "", complainEvery, what+"; give each host its own",
 		"another host has the same underlay address; give each host its own", "what", what))
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
-	out = append(out, w.note(now, is.silent, 0, silent, silent), w.note(now, is.refused, 0, refused, refused))
-	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
+	out.Add(report.NoticeSilent, w.note(now, is.silent, 0, silent, silent))
+	out.Add(report.NoticeFirewall, w.note(now, is.refused, 0, refused, refused))
+	return out
 }
 
 // refusedTrains returns the notice that trains are refused, or "" if they are not.
@@ -89,24 +90,23 @@ func (w *watch) refusedTrains(now time.Time, why error) string {
 		"the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT), so each datagram is sent on its own; no frames are lost, but bulk traffic is slower; check the checksum offload of the underlay with 'ethtool -k' (tx-checksum-ip-generic)", "err", why)
 }
 
-// sharing returns the notices about the membership in the group of daemons that share the port.
+// sharing adds the notices about the membership in the group of daemons that share the port.
 // If m is nil although sharing is configured, reason says why.
-func (w *watch) sharing(now time.Time, m *share.Membership, reason error) string {
+func (w *watch) sharing(out *report.Notices, now time.Time, m *share.Membership, reason error) {
 	if m == nil {
-		return w.note(now, reason != nil, 0,
+		out.Add(report.NoticePortUnshared, w.note(now, reason != nil, 0,
 			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace must wait until this one exits", reason),
-			"cannot share UDP port 4791; other daemons in this network namespace must wait until this one exits", "err", reason)
+			"cannot share UDP port 4791; other daemons in this network namespace must wait until this one exits", "err", reason))
+		return
 	}
-	var out []string
 	const open = "any process of this user can intercept datagrams of the daemons that share UDP port 4791; grant the daemons CAP_CHOWN"
-	out = append(out, w.note(now, m.Open(), 0, open, open))
+	out.Add(report.NoticePortOpen, w.note(now, m.Open(), 0, open, open))
 	const joined = "the underlay joins received datagrams (rx-gro-list), so some that are for other daemons on this underlay are lost; run 'ethtool -K UNDERLAY rx-gro-list off' and restart the daemons"
-	out = append(out, w.note(now, m.Joined(), 0, joined, joined))
+	out.Add(report.NoticeJoined, w.note(now, m.Joined(), 0, joined, joined))
 	who := strings.Join(m.Strangers(), ", ")
-	out = append(out, w.note(now, who != "", 0,
+	out.Add(report.NoticePortShared, w.note(now, who != "", 0,
 		"UDP port 4791 is also used by "+who+", which may intercept datagrams of the daemons that share it; stop that process",
 		"a process that is not a daemon uses UDP port 4791 too, and may intercept datagrams of the daemons that share it; stop that process", "process", who))
-	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
 }
 
 // suspectNAT returns the notice of a NAT if there are signs of one, else "".

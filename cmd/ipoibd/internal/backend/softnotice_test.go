@@ -41,14 +41,14 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	defer w.duplicates.close()
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
 		e := openEngine(t, a, buffer)
-		notice := w.look(time.Now(), e, nstest.Dev)
+		notice := w.look(time.Now(), e, nstest.Dev).Text()
 		for _, name := range []string{counterSent, counterHeard, counterRefused, counterNAT} {
 			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
 			}
 		}
 		must(t, e.Close())
-		if text := w.look(time.Now(), e, nstest.Dev); text != "" {
+		if text := w.look(time.Now(), e, nstest.Dev).Text(); text != "" {
 			t.Errorf("a device that is closed: %s", text)
 		}
 		small := buffer > 1<<30

@@ -4,21 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
-// assigned checks a list of addresses or routes.
-func assigned(ms *Mistakes, field string, list []string, parse func(string) error) {
+// assigned checks a list of addresses or routes. parse returns what only one entry may have: an
+// address, or a destination.
+func assigned[K comparable](ms *Mistakes, field string, list []string, parse func(string) (K, error)) {
 	if len(list) > maxAssigned {
 		ms.add(field, "%d entries; at most %d are allowed", len(list), maxAssigned)
 	}
+	first := map[K]string{}
 	for i, s := range list {
-		if err := parse(s); err != nil {
-			ms.add(field, "%v", err)
-		}
-		if slices.Contains(list[:i], s) {
-			ms.add(field, "%s is listed twice", s)
+		at := fmt.Sprintf("%s[%d]", field, i)
+		key, err := parse(s)
+		earlier, again := first[key]
+		switch {
+		case err != nil:
+			ms.add(at, "%v", err)
+		case again && earlier == s:
+			ms.add(at, "%s is listed twice; once is enough", s)
+		case again:
+			ms.add(at, "%s is listed already, as %s; keep one of them", s, earlier)
+		default:
+			first[key] = s
 		}
 	}
 }

@@ -1,9 +1,10 @@
 // Package config holds the settings of an operator as plain data, from flags or from a
 // YAML file, and checks them in one place. All mistakes are reported at once, as data:
-// file, line, field and text.
+// file, line, field and text. [MakePlan] compares two configurations for a reload.
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"ipoibd/hca"
@@ -30,8 +31,10 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 16384
 	maxPKeys    = 128
-	maxAssigned = 256 // addresses, and routes, of an interface
-	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
+	maxOwner    = 512  // bytes: the names of a CNI network, a container and an interface
+	maxPath     = 4095 // PATH_MAX-1
+	maxAssigned = 256  // addresses, and routes, of an interface
+	maxGIDIndex = 255  // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 
 	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds
 	maxGrace  = time.Hour
@@ -42,10 +45,21 @@ const (
 // Config is everything the daemon runs. The tags are the names of the fields in a
 // file.
 type Config struct {
-	Control    string      `yaml:"control"` // path of the control socket
+	Control string `yaml:"control"` // path of the control socket
+	// MetricsListen is the TCP address, host:port, that serves probes and metrics; empty: none.
+	MetricsListen string `yaml:"metrics_listen"`
+	// Sandbox makes the daemon give up, at its start, all privileges that the configuration does not
+	// need.
+	Sandbox bool `yaml:"sandbox"`
+	// Lend: interfaces will be added at run time and lent to network namespaces. Such a daemon needs
+	// none of its own.
+	Lend       bool        `yaml:"lend"`
 	Devices    []Device    `yaml:"devices"`
 	Interfaces []Interface `yaml:"interfaces"`
 }
+
+// New returns a configuration with the defaults of its own settings.
+func New() Config { return Config{Control: DefaultControl, Sandbox: true} }
 
 // Interface is one ib0.
 type Interface struct {
@@ -68,8 +82,27 @@ type Interface struct {
 	SendWRs int  `yaml:"send_wrs"`
 	RecvWRs int  `yaml:"recv_wrs"`
 	EBPF    bool `yaml:"ebpf"` // filter and steer the host's frames in the kernel
-	Lanes   int  // of its device; Validate sets it
+	// Follow keeps the privileges to follow the interface into other network namespaces.
+	Follow bool `yaml:"follow"`
+	// Netns is the path of the network namespace to which the interface is lent; empty: it is in that
+	// of the daemon. Netdev is its name there; empty: Name.
+	Netns  string `yaml:"netns"`
+	Netdev string `yaml:"netdev"`
+	// Owner says for whom the interface was added. The daemon only shows it.
+	Owner string `yaml:"owner"`
+	Lanes int    // of its device; Validate sets it
+	// Request is the request that has added the interface at run time; empty: it is of the
+	// configuration of the start, or of a file.
+	Request string
+	// Existing: the interface must exist, left by an earlier daemon.
+	Existing bool
 }
+
+// Runtime reports whether the interface was added at run time.
+func (f *Interface) Runtime() bool { return f.Request != "" }
+
+// NetdevName returns the name of the interface in the kernel.
+func (f *Interface) NetdevName() string { return cmp.Or(f.Netdev, f.Name) }
 
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
@@ -84,5 +117,5 @@ func Single(control string, d Device, f Interface) *Config {
 	if lookUp(d.HCA).pkeys {
 		d.PKeys = []hca.PKey{f.PKey}
 	}
-	return &Config{Control: control, Devices: []Device{d}, Interfaces: []Interface{f}}
+	return &Config{Control: control, Sandbox: true, Devices: []Device{d}, Interfaces: []Interface{f}}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 
 const example = `
 control: /run/x.sock
+metrics_listen: '[::1]:9471'
 devices:
   - name: soft0
     underlay: eth0
@@ -49,7 +51,7 @@ func TestParseExample(t *testing.T) {
 	first.SendWRs, first.RecvWRs, first.Lanes = 128, 128, 1
 	first.Device = "soft0"
 	want := &Config{
-		Control: "/run/x.sock",
+		Control: "/run/x.sock", MetricsListen: "[::1]:9471", Sandbox: true,
 		Devices: []Device{{
 			Name: "soft0", HCA: SoftHCA, Reset: ResetNone,
 			Soft: Soft{
@@ -108,6 +110,10 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"truth", "devices:\n  - standard_mtu: maybe\n", "x.yaml:2: devices[0].standard_mtu: must be true or false"},
 		{"control", "control: ''\n" + head, `x.yaml:1: control: "" is not an absolute path of at most 107 bytes`},
 		{"abstract control", "control: '@a'\n" + head, `x.yaml:1: control: "@a" is not an absolute path`},
+		{"metrics without port", "metrics_listen: 127.0.0.1\n" + head, `x.yaml:1: metrics_listen: "127.0.0.1" is not an IP address, or localhost, with a port`},
+		{"metrics on port 0", "metrics_listen: 127.0.0.1:0\n" + head, `x.yaml:1: metrics_listen: "127.0.0.1:0" is not`},
+		{"metrics on a port too large", "metrics_listen: '[::1]:65536'\n" + head, `x.yaml:1: metrics_listen: "[::1]:65536" is not`},
+		{"metrics on a name", "metrics_listen: host.example:9471\n" + head, `x.yaml:1: metrics_listen: "host.example:9471" is not`},
 		{"relative control", "control: run/c\n" + head, `x.yaml:1: control: "run/c" is not an absolute path`},
 		{"relative coordinator", "devices:\n  - {name: soft, coordinator: ./c}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "./c" is not the absolute path of a directory`},
 		{"relative share", "devices:\n  - {name: soft, share_port: share}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].share_port: "share" is not the absolute path of a directory`},
@@ -129,11 +135,13 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"name", head + "  - name: a/b\n    device: d\n", `x.yaml:7: interfaces[1].name: "a/b" is not`},
 		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: another interface is named "ib0"`},
 		{"no device", head + "  - name: ib1\n    device: e\n", `x.yaml:8: interfaces[1].device: no device "e" is configured`},
-		{"no interface", "devices: []", "x.yaml:1: interfaces: none"},
+		{"no interface", "devices: [{name: soft}]", "x.yaml:1: interfaces: none"},
+		{"no devices", "interfaces:\n  - name: ib0\n", "x.yaml:1: devices: none: configure at least one, such as {underlay: eth0}"},
+		{"which device", "devices:\n  - {name: a, underlay: a}\n  - {name: b, underlay: b}\ninterfaces:\n  - name: ib0\n", `x.yaml:5: interfaces[0].device: no device "soft" is configured; choose`},
 		{"list", "devices: 5", "x.yaml:1: devices: must be a list"},
 		{"pkeys", "devices:\n  - pkeys: 5", "x.yaml:2: devices[0].pkeys: must be a list"},
 		{"known peers", "devices:\n  - name: soft\n    known_peers_only: true\ninterfaces: [{name: ib0}]", "x.yaml:3: devices[0].known_peers_only: needs peers"},
-		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: "a b" is neither`},
+		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers[0]: "a b" is neither`},
 		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
 		{"HCA", "devices:\n  - {name: a, device: a/b}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "a/b" is neither soft nor`},
 		{"no HCA", "devices:\n  - {device: ''}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "" is neither soft nor`},
@@ -142,8 +150,15 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
 		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: applies only to real HCAs"},
 		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: applies only to the software HCA"},
-		{"peer that is a group", "devices:\n  - name: soft\n    peers: [10.0.0.2, 239.1.1.1]\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: 239.1.1.1 cannot be a peer: it is a multicast address`},
-		{"peer on any link", "devices:\n  - name: soft\n    peers: ['fe80::1']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: fe80::1 cannot be a peer: it is a link-local address without a zone`},
+		{"lines of a list", "devices:\n  - name: soft\n    peers:\n      - 10.0.0.2\n      - a b\n    pkeys:\n      - 0xffff\n      - zero\ninterfaces: [{name: ib0}]", `x.yaml:8: devices[0].pkeys[1]: "zero" is not a P_Key`},
+		{"line of an address", "devices: [{name: soft}]\ninterfaces:\n  - name: ib0\n    addresses:\n      - 10.9.0.1/24\n      - 10.9.0.2\n", `x.yaml:6: interfaces[0].addresses[1]: 10.9.0.2 has no prefix length`},
+		{"line of a peer", "devices:\n  - name: soft\n    peers:\n      - 10.0.0.2\n      - a b\ninterfaces: [{name: ib0}]", `x.yaml:5: devices[0].peers[1]: "a b" is neither`},
+		{"line of what is no string", "devices:\n  - name: soft\n    peers:\n      - 10.0.0.2\n      - [a]\ninterfaces: [{name: ib0}]", `x.yaml:5: devices[0].peers[1]: must be a string`},
+		{"address twice", "devices: [{name: soft}]\ninterfaces:\n  - name: ib0\n    addresses:\n      - 10.9.0.1/24\n      - 10.9.0.1/24\n", `x.yaml:6: interfaces[0].addresses[1]: 10.9.0.1/24 is listed twice; once is enough`},
+		{"address with two lengths", "devices: [{name: soft}]\ninterfaces:\n  - name: ib0\n    addresses: ['fd09::1/64', 'fd09:0::1/48']\n", `x.yaml:4: interfaces[0].addresses[1]: fd09:0::1/48 is listed already, as fd09::1/64; keep one of them`},
+		{"destination twice", "devices: [{name: soft}]\ninterfaces:\n  - name: ib0\n    routes: [10.0.0.0/8, 10.0.0.0/8 via 10.9.0.254]\n", `x.yaml:4: interfaces[0].routes[1]: 10.0.0.0/8 via 10.9.0.254 is listed already, as 10.0.0.0/8; keep one of them`},
+		{"peer that is a group", "devices:\n  - name: soft\n    peers: [10.0.0.2, 239.1.1.1]\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers[1]: 239.1.1.1 cannot be a peer: it is a multicast address`},
+		{"peer on any link", "devices:\n  - name: soft\n    peers: ['fe80::1']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers[0]: fe80::1 cannot be a peer: it is a link-local address without a zone`},
 		{"peers of real", "devices:\n  - {device: rxe0, peers: [a]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].peers: applies only to the software HCA"},
 		{"pkeys of real", "devices:\n  - {device: rxe0, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: applies only to the software HCA"},
 		{"no pkeys", "devices:\n  - {name: soft, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: needs 1 to 128"},
@@ -240,5 +255,17 @@ func TestNullIsTheDefault(t *testing.T) {
 	}
 	if f := c.Interfaces[0]; f.MTU != 0 || f.GIDIndex != nil || f.PKey != hca.PKeyDefault {
 		t.Errorf("got %+v", f)
+	}
+}
+
+// A text lists some of many mistakes, and says how many more there are.
+func TestManyMistakes(t *testing.T) {
+	text := "devices: [{name: soft}]\ninterfaces:\n"
+	for i := range maxShown + 7 {
+		text += fmt.Sprintf("  - {name: ib%d, mtu: 1}\n", i)
+	}
+	_, err := Parse("x.yaml", []byte(text))
+	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != maxShown+1 || lines[maxShown] != "7 more mistakes" {
+		t.Errorf("%d lines: %v", len(lines), err)
 	}
 }

@@ -188,12 +188,13 @@ func (s *Soft) check(at string, ms *Mistakes) {
 	if len(s.Peers) > maxPeers {
 		ms.add(at+".peers", "%d peers; at most %d are allowed", len(s.Peers), maxPeers)
 	}
-	for _, p := range s.Peers {
+	for i, p := range s.Peers {
+		field := fmt.Sprintf("%s.peers[%d]", at, i)
 		if addr, err := netip.ParseAddr(p); err != nil && !validHost(p) {
-			ms.add(at+".peers", "%q is neither an address nor a DNS name", p)
+			ms.add(field, "%q is neither an address nor a DNS name", p)
 		} else if err == nil {
 			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
-				ms.add(at+".peers", "%s cannot be a peer: %v", p, err)
+				ms.add(field, "%s cannot be a peer: %v", p, err)
 			}
 		}
 	}

@@ -3,10 +3,13 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
@@ -28,13 +31,19 @@ func (m *Mistake) Error() string {
 	return where + ": " + m.Text
 }
 
+// maxShown is the number of mistakes that a text lists: more than anyone makes by hand.
+const maxShown = 50
+
 // Mistakes are all mistakes in a configuration.
 type Mistakes []*Mistake
 
 func (ms Mistakes) Error() string {
 	var lines []string
-	for _, m := range ms {
+	for _, m := range ms[:min(len(ms), maxShown)] {
 		lines = append(lines, m.Error())
+	}
+	if more := len(ms) - maxShown; more > 0 {
+		lines = append(lines, fmt.Sprintf("%d more mistakes", more))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -63,6 +72,12 @@ func (c *Config) mistakes() (ms Mistakes) {
 	if !filepath.IsAbs(c.Control) || len(c.Control) > maxControl || strings.Contains(c.Control, "\x00") {
 		ms.add("control", "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
 	}
+	if c.MetricsListen != "" && !validListen(c.MetricsListen) {
+		ms.add("metrics_listen", "%q is not an IP address, or localhost, with a port, such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, it stands for all addresses of the host", c.MetricsListen)
+	}
+	if len(c.Devices) == 0 {
+		ms.add("devices", "none: configure at least one, such as {underlay: eth0}")
+	}
 	names, claims := map[string]bool{}, map[[2]string]string{}
 	for i := range c.Devices {
 		d, at := &c.Devices[i], fmt.Sprintf("devices[%d]", i)
@@ -81,14 +96,18 @@ func (c *Config) mistakes() (ms Mistakes) {
 			}
 			claims[[2]string{field, value}] = d.Name
 		}
-		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, func(f Interface) bool { return f.Name == d.Underlay }) {
+		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, func(f Interface) bool { return f.Netns == "" && f.NetdevName() == d.Underlay }) {
 			ms.add(at+".underlay", "%s is an interface of this daemon, which cannot use itself as its underlay; name the netdev that leads to the other hosts", d.Underlay)
 		}
 	}
-	if len(c.Interfaces) == 0 {
-		ms.add("interfaces", "none: configure at least one")
+	if len(c.Interfaces) == 0 && !c.Lend {
+		ms.add("interfaces", "none: configure at least one, or set lend")
+	}
+	if len(c.Devices)+len(c.Interfaces) == 0 {
+		ms.add("devices", "none: configure at least one")
 	}
 	clear(names)
+	clear(claims)
 	for i := range c.Interfaces {
 		f, at := &c.Interfaces[i], fmt.Sprintf("interfaces[%d]", i)
 		f.check(at, c.Devices, &ms)
@@ -96,6 +115,11 @@ func (c *Config) mistakes() (ms Mistakes) {
 			ms.add(at+".name", "another interface is named %q", f.Name)
 		}
 		names[f.Name] = true
+		place := [2]string{f.Netns, f.NetdevName()}
+		if other, taken := claims[place]; taken && other != f.Name {
+			ms.add(at+".netdev", "%s is the interface %s already", f.NetdevName(), other)
+		}
+		claims[place] = f.Name
 	}
 	return ms
 }
@@ -104,6 +128,15 @@ func (c *Config) mistakes() (ms Mistakes) {
 func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel replaces %d by a number
 		ms.add(at+".name", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)
+	}
+	if f.Netns != "" && (!filepath.IsAbs(f.Netns) || len(f.Netns) > maxPath || strings.Contains(f.Netns, "\x00")) {
+		ms.add(at+".netns", "%.100q is not the absolute path of a network namespace", f.Netns)
+	}
+	if f.Netdev != "" && (!validNetdev(f.Netdev) || strings.Contains(f.Netdev, "%")) {
+		ms.add(at+".netdev", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Netdev, maxNameLen)
+	}
+	if len(f.Owner) > maxOwner || strings.ContainsFunc(f.Owner, unicode.IsControl) {
+		ms.add(at+".owner", "more than %d bytes, or control characters", maxOwner)
 	}
 	if f.Port == 0 {
 		ms.add(at+".port", "ports are numbered from 1")
@@ -120,12 +153,14 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.MTU != 0 {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
-	assigned(ms, at+".addresses", f.Addresses, func(s string) error { _, err := ParseAddress(s); return err })
-	assigned(ms, at+".routes", f.Routes, func(s string) error { _, _, err := ParseRoute(s); return err })
+	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) { p, err := ParseAddress(s); return p.Addr(), err })
+	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) { to, _, err := ParseRoute(s); return to, err })
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {
-		ms.add(at+".device", "no device %q is configured", f.Device)
+		if len(devices) > 0 {
+			ms.add(at+".device", "no device %q is configured; choose the name of one under devices", f.Device)
+		}
 		return
 	}
 	d := &devices[i]
@@ -140,6 +175,21 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if k.ports != 0 && f.Port > k.ports {
 		ms.add(at+".port", "device %q is %s, which has only port %d", d.Name, k.text, k.ports)
 	}
+}
+
+// validListen reports whether s is host:port, the host an IP address, localhost, or empty. No
+// other name is resolved.
+func validListen(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return false
+	}
+	_, err = netip.ParseAddr(host)
+	return err == nil || host == "" || host == "localhost"
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

@@ -54,7 +54,7 @@ func Parse(name string, text []byte) (*Config, error) {
 	case len(docs) > 1:
 		return nil, fmt.Errorf("%s: a second document begins on line %d; put everything into one", name, docs[1].Line)
 	}
-	d, c := decoder{lines: map[string]int{}}, Config{Control: DefaultControl}
+	d, c := decoder{lines: map[string]int{}}, New()
 	d.mapping("", target(docs[0].Content[0]), reflect.ValueOf(&c).Elem())
 	for i := range c.Devices {
 		c.Devices[i].Name = cmp.Or(c.Devices[i].Name, c.Devices[i].HCA)
@@ -187,7 +187,18 @@ func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
 				*element = NewInterface()
 				element.Device = "" // the only one
 			}
-			d.value(fmt.Sprintf("%s[%d]", at, i), target(e), into.Index(i))
+			field := fmt.Sprintf("%s[%d]", at, i)
+			d.lines[field] = e.Line
+			d.value(field, target(e), into.Index(i))
+		}
+	case into.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
+		into.Set(reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content)))
+		for i, e := range n.Content {
+			field := fmt.Sprintf("%s[%d]", at, i)
+			d.lines[field] = e.Line
+			if target(e).Load(into.Index(i).Addr().Interface()) != nil {
+				d.mistakes.add(field, "must be a string")
+			}
 		}
 	case n.Load(into.Addr().Interface()) != nil:
 		d.mistakes.add(at, "must be %s", cmp.Or(wanted[into.Type()], "a string"))

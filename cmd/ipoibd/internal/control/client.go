@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"time"
 
@@ -120,10 +121,27 @@ func do(ctx context.Context, limit time.Duration, path, method, url string, body
 	case resp.StatusCode == http.StatusOK:
 		return resp, nil
 	}
+	return nil, refusalOf(resp)
+}
+
+// refusalOf returns the error of a refusal.
+func refusalOf(resp *http.Response) error {
 	defer resp.Body.Close()
 	var r refusal
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&r); err != nil || r.Error == "" {
-		return nil, fmt.Errorf("control socket: %s", resp.Status)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(&r); err != nil || r.Error == "" {
+		return fmt.Errorf("control socket: %s", resp.Status)
 	}
-	return nil, errors.New(r.Error)
+	return &refused{r.Error, resp.StatusCode}
+}
+
+// refused is a refusal with the daemon's text, and is the error that has its status.
+type refused struct {
+	text string
+	code int
+}
+
+func (r *refused) Error() string { return r.text }
+
+func (r *refused) Is(target error) bool {
+	return slices.ContainsFunc(statuses, func(s status) bool { return s.err == target && s.code == r.code })
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 )
@@ -20,10 +24,14 @@ const limit = 10 * time.Second
 
 // fake is a daemon with one device and one interface that records its orders.
 type fake struct {
-	names Names
-	log   *journal.Journal
-	err   error                           // answer to every order
-	work  func(ctx context.Context) error // carries out an order, unless it is nil
+	names  Names
+	log    *journal.Journal
+	reload report.Reload
+	err    error                           // answer to every order
+	work   func(ctx context.Context) error // carries out an order, unless it is nil
+
+	block    int          // bytes of a write of a capture
+	captures atomic.Int32 // running
 
 	mu     sync.Mutex
 	orders []string
@@ -41,11 +49,59 @@ func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(),
 
 func (f *fake) Reset(ctx context.Context, q ResetRequest) error { return f.take(ctx, "reset", q) }
 
+func (f *fake) Ping(ctx context.Context, q PingRequest) (*PingReply, error) {
+	return nil, f.take(ctx, "ping", q)
+}
+
 func (f *fake) Recover(ctx context.Context, q RecoverRequest) error { return f.take(ctx, "recover", q) }
 
 func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", SuspendRequest{}) }
 
 func (f *fake) Resume(ctx context.Context) error { return f.take(ctx, "resume", ResumeRequest{}) }
+
+// Capture writes blocks until ctx ends, and then a last one. The packets and their number are
+// made up.
+func (f *fake) Capture(ctx context.Context, _ capture.Request, out capture.Output) (capture.Summary, error) {
+	f.captures.Add(1)
+	defer f.captures.Add(-1)
+	for ctx.Err() == nil {
+		if _, err := out.Write(make([]byte, f.block)); err != nil {
+			return capture.Summary{}, err
+		}
+		if err := out.Flush(); err != nil {
+			return capture.Summary{}, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	_, err := io.WriteString(out, "end")
+	return capture.Summary{Packets: 3, Lost: 2}, err
+}
+
+func (f *fake) Reload(ctx context.Context) (report.Reload, error) {
+	return f.reload, f.take(ctx, "reload", "")
+}
+
+func (f *fake) Add(ctx context.Context, definition []byte) (report.Reload, error) {
+	return f.reload, f.take(ctx, "add", string(definition))
+}
+
+func (f *fake) Remove(ctx context.Context, name string) (report.Reload, error) {
+	return f.reload, f.take(ctx, "remove", name)
+}
+
+func (f *fake) HandOver(accept func() (*net.UnixConn, error)) error {
+	if err := f.take(context.Background(), "hand-over", nil); err != nil {
+		return err
+	}
+	conn, err := accept()
+	if err == nil {
+		err = conn.Close()
+	}
+	return err
+}
 
 func (f *fake) take(ctx context.Context, name string, q any) error {
 	f.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 )
@@ -49,6 +50,53 @@ func TestOrdersReachTheDaemon(t *testing.T) {
 		if !reflect.DeepEqual(c.q, c.back) {
 			t.Errorf("%s came back as %+v", c.want, c.q)
 		}
+	}
+}
+
+// A reload, and the addition and removal of an interface, answer with what was done. Their requests
+// cannot say that themselves. Mistakes have a status of their own.
+func TestChangesReachTheDaemon(t *testing.T) {
+	f := newFake()
+	f.reload = report.Reload{Devices: []report.Outcome{}, Interfaces: []report.Outcome{{Name: "ib0", Change: "changed", Fields: []string{"mtu"}}}}
+	path := serve(t, f)
+	reload, remove := &ReloadRequest{}, &RemoveRequest{Interface: "ib0"}
+	add := &AddRequest{RawMessage: json.RawMessage(`{"name":"x","mtu":7}`)}
+	for _, c := range []struct {
+		q    Request
+		want string
+	}{{reload, "reload "}, {add, `add {"name":"x","mtu":7}`}, {remove, "remove ib0"}} {
+		if err := Post(t.Context(), path, c.q); err != nil {
+			t.Error(err)
+		}
+		if got := f.taken(); !reflect.DeepEqual(got, []string{c.want}) {
+			t.Errorf("daemon was ordered %q, want %q", got, c.want)
+		}
+	}
+	var added report.Reload
+	if err := json.Unmarshal(add.RawMessage, &added); err != nil || !reflect.DeepEqual([]report.Reload{reload.Reload, remove.Reload, added}, []report.Reload{f.reload, f.reload, f.reload}) {
+		t.Errorf("answers %+v, %+v, %+v, %v; want %+v", reload.Reload, remove.Reload, added, err, f.reload)
+	}
+	for _, c := range []struct {
+		url, body string
+		code      int
+	}{
+		{"/v1/reload", `{"interfaces":[{"name":"ib0"}]}`, http.StatusBadRequest},
+		{"/v1/reload", `{"file":"x"}`, http.StatusBadRequest},
+		{"/v1/interfaces", `{"name":`, http.StatusBadRequest},
+		{"/v1/interfaces", ``, http.StatusBadRequest},
+		{"/v1/interfaces/remove", `{}`, http.StatusBadRequest},
+		{"/v1/interfaces/remove", `{"interface":"ib0","devices":[{}]}`, http.StatusBadRequest},
+	} {
+		if code, text := raw(t, path, http.MethodPost, c.url, c.body); code != c.code {
+			t.Errorf("%s %s: %d, %s", c.url, c.body, code, text)
+		}
+	}
+	if got := f.taken(); got != nil {
+		t.Errorf("daemon was ordered %q", got)
+	}
+	f.err = fmt.Errorf("%w: line 3", ErrMistake)
+	if err := Post(t.Context(), path, &ReloadRequest{}); !errors.Is(err, ErrMistake) || err.Error() != "mistake: line 3" {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -118,6 +166,9 @@ func TestRefusalsOfRequests(t *testing.T) {
 		{"POST", "/v1/reset", `{"scope":"device","interface":"ib0"}`, 400, "all interfaces of the device"},
 		{"POST", "/v1/reset", `{"scope":"cq","interface":"ib9"}`, 404, `no interface "ib9"`},
 		{"POST", "/v1/recover", `{"device":"hard"}`, 404, `no device "hard"`},
+		{"POST", "/v1/ping", `{"target":"10.0.0.2","size":56,"timeout_seconds":0}`, 400, "a timeout of 0s"},
+		{"POST", "/v1/ping", `{"target":"10.0.0.2","size":56,"timeout_seconds":61}`, 400, "at most 1m0s"},
+		{"POST", "/v1/ping", `{"target":"10.0.0.2","timeout_seconds":1,"interface":"ib9"}`, 404, `no interface "ib9"`},
 		{"POST", "/v1/suspend", `{"now":true}`, 400, "unknown field"},
 		{"POST", "/v1/resume", `"please"`, 400, "bad request"},
 	} {

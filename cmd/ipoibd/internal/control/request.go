@@ -2,15 +2,17 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 )
 
-// Request is the body of a POST. A daemon answers with the request itself, with omitted names
-// filled in.
+// Request is the body of a POST. A daemon answers with the request itself, with omitted names, or
+// what was done, filled in.
 type Request interface {
 	url() string
 	// resolve checks the request and fills in omitted names. Errors: ErrInvalid, ErrNotFound.
@@ -23,8 +25,12 @@ var requests = []func() Request{
 	func() Request { return new(FaultRequest) },
 	func() Request { return new(ResetRequest) },
 	func() Request { return new(RecoverRequest) },
+	func() Request { return new(PingRequest) },
 	func() Request { return new(SuspendRequest) },
 	func() Request { return new(ResumeRequest) },
+	func() Request { return new(ReloadRequest) },
+	func() Request { return new(AddRequest) },
+	func() Request { return new(RemoveRequest) },
 }
 
 // FaultRequest injects a fault.
@@ -117,6 +123,71 @@ type ResumeRequest struct{}
 func (*ResumeRequest) url() string                                  { return "/v1/resume" }
 func (*ResumeRequest) resolve(Names) error                          { return nil }
 func (*ResumeRequest) carryOut(ctx context.Context, d Daemon) error { return d.Resume(ctx) }
+
+// ReloadRequest applies the configuration file. The answer has what was done.
+type ReloadRequest struct{ report.Reload }
+
+func (*ReloadRequest) url() string { return "/v1/reload" }
+
+func (q *ReloadRequest) resolve(Names) error {
+	if len(q.Devices)+len(q.Interfaces) > 0 {
+		return fmt.Errorf("%w: reload takes no devices or interfaces; it reads the configuration file", ErrInvalid)
+	}
+	return nil
+}
+
+func (q *ReloadRequest) carryOut(ctx context.Context, d Daemon) (err error) {
+	q.Reload, err = d.Reload(ctx)
+	return err
+}
+
+// AddRequest adds an interface at run time, or replaces one that was added so. Its body is a JSON
+// object with the fields that an interface has in a configuration file, and its answer a
+// [report.Reload].
+type AddRequest struct{ json.RawMessage }
+
+func (*AddRequest) url() string { return "/v1/interfaces" }
+
+func (q *AddRequest) resolve(Names) (err error) {
+	if len(q.RawMessage) == 0 {
+		return fmt.Errorf("%w: the request is empty; send a JSON object with the fields of the interface", ErrInvalid)
+	}
+	q.RawMessage, err = json.Marshal(q.RawMessage) // without white space
+	return err
+}
+
+func (q *AddRequest) carryOut(ctx context.Context, d Daemon) error {
+	done, err := d.Add(ctx, q.RawMessage)
+	if err == nil {
+		q.RawMessage, err = json.Marshal(done)
+	}
+	return err
+}
+
+// RemoveRequest removes an interface that was added at run time, and deletes it. The answer has what
+// was done.
+type RemoveRequest struct {
+	Interface string `json:"interface"`
+	report.Reload
+}
+
+func (*RemoveRequest) url() string { return "/v1/interfaces/remove" }
+
+// resolve leaves it to the daemon to find the interface, which may be being added.
+func (q *RemoveRequest) resolve(Names) error {
+	switch {
+	case q.Interface == "":
+		return fmt.Errorf("%w: name the interface to remove", ErrInvalid)
+	case len(q.Devices)+len(q.Interfaces) > 0:
+		return fmt.Errorf("%w: remove takes the name of one interface", ErrInvalid)
+	}
+	return nil
+}
+
+func (q *RemoveRequest) carryOut(ctx context.Context, d Daemon) (err error) {
+	q.Reload, err = d.Remove(ctx, q.Interface)
+	return err
+}
 
 // pick returns the name if it exists, or the only name if none is given.
 func pick(what, name string, have []string) (string, error) {

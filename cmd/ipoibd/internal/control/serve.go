@@ -24,8 +24,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/v1/status":
 		method, handle = http.MethodGet, func() { reply(w, http.StatusOK, s.daemon.Status()) }
+	case "/livez", "/readyz", "/metrics":
+		method, handle = http.MethodGet, func() { s.views.ServeHTTP(w, r) }
 	case "/v1/events":
 		method, handle = http.MethodGet, func() { s.events(w, r) }
+	case "/v1/hand-over":
+		method, handle = http.MethodPost, func() { s.handOver(w, r) }
+	case "/v1/capture":
+		method, handle = http.MethodPost, func() { s.capture(w, r) }
 	default:
 		for _, newRequest := range requests {
 			if q := newRequest(); q.url() == r.URL.Path {
@@ -111,15 +117,18 @@ type refusal struct {
 
 func refuse(w http.ResponseWriter, err error) { reply(w, statusOf(err), refusal{err.Error()}) }
 
-// statuses maps refusals to HTTP statuses.
-var statuses = []struct {
+type status struct {
 	err  error
 	code int
-}{
+}
+
+// statuses maps refusals to HTTP statuses.
+var statuses = []status{
 	{ErrInvalid, http.StatusBadRequest},
 	{hca.ErrInvalid, http.StatusBadRequest},
 	{ErrNotAllowed, http.StatusForbidden},
 	{ErrNotFound, http.StatusNotFound},
+	{ErrMistake, http.StatusUnprocessableEntity},
 	{ErrUnavailable, http.StatusServiceUnavailable},
 	{context.Canceled, http.StatusServiceUnavailable},
 	{context.DeadlineExceeded, http.StatusServiceUnavailable},

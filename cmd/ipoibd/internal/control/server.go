@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/cmd/ipoibd/internal/capture"
+	"ipoibd/cmd/ipoibd/internal/conns"
+	"ipoibd/cmd/ipoibd/internal/metrics"
 )
 
 // Limits of a client, which sends little and must not delay the daemon.
@@ -33,11 +38,13 @@ var ErrRunning = errors.New("another daemon answers on this control socket: stop
 type Server struct {
 	daemon    Daemon
 	http      *http.Server
-	listener  net.Listener
+	listener  *conns.Gate
 	followers chan struct{} // one value per follower
 	orders    chan struct{} // one value per order in progress
-	idle
-	end context.CancelFunc
+	captures  chan struct{} // one value per capture
+	idle      conns.Bound   // neither follow events nor carry out an order
+	views     http.Handler  // probes and metrics
+	end       context.CancelFunc
 }
 
 // Listen creates the socket and its directory. It replaces a socket on which no process
@@ -46,7 +53,7 @@ func Listen(path string, d Daemon) (*Server, error) {
 	l, err := listen(path)
 	switch {
 	case err == nil:
-		return newServer(l, d), nil
+		return newServer(l, d)
 	case errors.Is(err, ErrRunning):
 		return nil, err
 	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS):
@@ -91,12 +98,22 @@ func removeStale(path string) error {
 	return err
 }
 
+// Answers returns nil once a request over the socket was answered.
+func (s *Server) Answers(ctx context.Context) error {
+	return GetEvents(ctx, s.listener.Addr().String(), math.MaxUint64, false, nil)
+}
+
 // newServer returns a server that accepts one request per connection.
-func newServer(l net.Listener, d Daemon) *Server {
+func newServer(l net.Listener, d Daemon) (*Server, error) {
+	gate, err := conns.NewGate(l)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	ctx, end := context.WithCancel(context.Background())
 	s := &Server{
-		daemon: d, listener: l, end: end,
+		daemon: d, listener: gate, end: end, views: metrics.NewHandler(d.Status), idle: conns.Bound{Max: maxIdle},
 		followers: make(chan struct{}, maxFollowers), orders: make(chan struct{}, maxOrders),
+		captures: make(chan struct{}, capture.MaxCaptures),
 	}
 	s.http = &http.Server{
 		Handler:        s,
@@ -105,10 +122,10 @@ func newServer(l net.Listener, d Daemon) *Server {
 		MaxHeaderBytes: maxHeader,
 		BaseContext:    func(net.Listener) context.Context { return ctx },
 		ConnContext:    withClient,
-		ConnState:      s.track,
+		ConnState:      s.idle.Track,
 	}
 	s.http.SetKeepAlivesEnabled(false)
-	return s
+	return s, nil
 }
 
 // Serve serves requests until Close.

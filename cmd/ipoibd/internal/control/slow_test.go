@@ -23,6 +23,8 @@ type pipes struct {
 	once   sync.Once
 }
 
+func (*pipes) SetDeadline(time.Time) error { return nil }
+
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
@@ -52,7 +54,10 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f := newFake()
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		s := newServer(p, f)
+		s, err := newServer(p, f)
+		if err != nil {
+			t.Fatal(err)
+		}
 		s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, clientKey{}, client{Conn: c}) // of root
 		}

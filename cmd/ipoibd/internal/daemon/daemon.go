@@ -1,21 +1,53 @@
 // Package daemon constructs devices, interfaces and the control socket from a configuration,
-// and stops them in order within 8 s: interfaces before devices (children before their
-// ports), the control socket last.
+// changes them when the configuration changes, and stops them in order within 8 s: interfaces
+// before devices (children before their ports), the servers of metrics and of the control socket
+// last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
 // kept. The same holds at the stop if an HCA could never be opened because another process used
 // it, or its UDP port, except for interfaces that the host has configured. A running daemon
-// continues as long as one interface works. The status shows an interface that was deleted or
-// moved out of reach as failed, with the reason.
+// continues as long as one interface works, or nothing but those added at run time have failed. The
+// status shows an interface that was deleted or moved out of reach as failed, with the reason.
+//
+//	file      | what
+//	daemon.go | start and stop
+//	fleet.go  | the devices and interfaces: lists, construction, goroutines
+//	reload.go | a new configuration
+//	orders.go | the orders of the control socket
+//	give.go   | hands everything over to another process
+//	take.go   | takes everything over from another process
+//	lent.go   | interfaces added at run time, across restarts
+//
+// # Change of the configuration
+//
+// A start is a change from the empty configuration. A change has two halves. The first half makes
+// what the plan of [config.MakePlan] adds, which reveals most mistakes. After a mistake it discards
+// what it made, and nothing has changed. The second half never rolls back. It ends interfaces, then
+// devices; changes devices; starts devices, then interfaces; and changes interfaces. So everything
+// has what it needs, and whatever the plan keeps is not touched.
+//
+// Changes are serialized by a lock, daemon.changing, and bounded by changeLimit: what has not ended
+// by then, such as an interface whose netlink requests hang, ends in the background, and the result
+// says so. A stop ends a change early, keeps that lock, and stops every interface and device.
+//
+// # Hand-over
+//
+// A hand-over to another process (package handover) excludes changes. The giver parks interfaces, then
+// devices, so that all wait with nothing in flight; pauses the receiving of HCAs and the accepting of
+// clients; and offers its configuration, the state of each part and their descriptors. If the taker
+// fails, the giver resumes what it has parked. If not, it ends like any stop, except that each part was
+// told that another process continues it. The taker runs the giver's configuration first, and then
+// applies its own as a reload does.
 package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,11 +55,12 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
 	"ipoibd/cmd/ipoibd/internal/process"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/cmd/ipoibd/internal/systemd"
 	"ipoibd/hca"
 )
 
@@ -41,46 +74,98 @@ type Options struct {
 	Remove      bool // delete the interfaces when the daemon stops
 	AllowFaults bool // the control socket may inject faults
 	LockMemory  bool // keep the whole process in memory (R17)
+	TakeOver    bool // continue the interfaces of a daemon that answers on the control socket
+	Sandbox     report.Sandbox
+	// Admit returns an error if the daemon, which has given up privileges, cannot carry out a
+	// configuration; nil: it can carry out all.
+	Admit func(*config.Config) error
 	// OpenRDMA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
 	// there is none, or no way to open it.
 	OpenRDMA func(name string) (hca.Device, error)
-	Log      *slog.Logger
+	// Load returns the present configuration for a reload; nil: it does not come from a file.
+	Load func() (*config.Config, error)
+	// Hangup has a value for each SIGHUP; nil: there are none.
+	Hangup <-chan os.Signal
+	Log    *slog.Logger
 }
 
 // daemon is a running daemon.
 type daemon struct {
+	fleet
 	opts    Options
 	started time.Time
-	devices []*managed
-	ifaces  []*iface.Iface
 	control *control.Server
+	metrics *metrics.Server // nil: not over TCP
 	journal *journal.Journal
 	resting atomic.Bool // suspended by the operator
 	noBPF   sync.Once   // logs that eBPF is not available
+	given   atomic.Bool // another process continues everything
+
+	running context.Context // ends when the daemon is to stop
+	end     context.CancelCauseFunc
+
+	loading  chan struct{}              // has a value while the configuration is loaded
+	changing chan struct{}              // has a value while the set changes, and from the stop on
+	cfg      *config.Config             // applied last; guarded by changing
+	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
+	leaving  sync.WaitGroup             // of interfaces and devices that are no longer in the set
 }
 
-// managed is a device with its HCA.
-type managed struct {
-	*device.Device
-	name     string
-	slot     *backend.Slot
-	portGUID hca.GUID
-	busy     bool // another process used the HCA, or its UDP port, when the daemon started
+// newDaemon returns a daemon without devices and interfaces.
+func newDaemon(ctx context.Context, opts Options) *daemon {
+	d := &daemon{
+		opts: opts, started: time.Now(), journal: journal.New(), cfg: &config.Config{},
+		loading: make(chan struct{}, 1), changing: make(chan struct{}, 1),
+	}
+	d.running, d.end = context.WithCancelCause(ctx)
+	return d
 }
 
 // Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
 // joins the failures to start, failures while running, and failures to stop in time.
-func Run(ctx context.Context, cfg *config.Config, opts Options) error {
-	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
-	if err := d.construct(cfg); err != nil {
-		return errors.Join(err, d.discard())
-	}
-	if opts.LockMemory { // after construct, so that a mistake is reported at once and alone
-		if err := process.LockMemory(); err != nil {
-			opts.Log.Log(ctx, memoryLevel(cfg), "cannot lock memory", "err", err)
+func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
+	d := newDaemon(ctx, opts)
+	defer d.end(nil)
+	if opts.TakeOver {
+		if taken, err := d.takeOver(ctx, cfg); err != nil {
+			return err
+		} else if taken {
+			return d.serve(ctx)
 		}
 	}
+	if d.control, err = control.Listen(cfg.Control, d); err != nil {
+		return err
+	}
+	if cfg.MetricsListen != "" {
+		if d.metrics, err = metrics.Listen(cfg.MetricsListen, d.Status); err != nil {
+			return errors.Join(err, d.control.Close())
+		}
+	}
+	d.cfg.Control, d.cfg.MetricsListen, d.cfg.Sandbox = cfg.Control, cfg.MetricsListen, cfg.Sandbox
+	plan, err := config.MakePlan(d.cfg, cfg)
+	if err != nil { // a plan from the empty configuration always exists
+		return errors.Join(err, d.closeServers())
+	}
+	// Not bounded by ctx: a stop that comes during the start is an orderly one.
+	made, err := d.prepare(context.Background(), plan, d.cfg, cfg)
+	if err != nil {
+		return errors.Join(err, made.discard(), d.closeServers())
+	}
+	d.lockMemory(cfg) // after prepare, so that a mistake is reported at once and alone
+	d.commit(plan, made)
+	d.cfg = cfg
+	d.takeBack()
 	return d.serve(ctx)
+}
+
+func (d *daemon) lockMemory(cfg *config.Config) {
+	if !d.opts.LockMemory {
+		return
+	}
+	if err := process.LockMemory(); err != nil {
+		d.opts.Log.Log(d.running, memoryLevel(cfg), "cannot lock memory", "err", err)
+	}
 }
 
 // memoryLevel is the level of the message that memory cannot be locked: a warning only if a
@@ -92,147 +177,93 @@ func memoryLevel(cfg *config.Config) slog.Level {
 	return slog.LevelDebug
 }
 
-func (d *daemon) construct(cfg *config.Config) (err error) {
-	if d.control, err = control.Listen(cfg.Control, d); err != nil {
-		return err
-	}
-	for _, c := range cfg.Devices {
-		dev, err := d.newDevice(c, cfg.Interfaces)
-		if err != nil {
-			return fmt.Errorf("device %s: %w", c.Name, err)
-		}
-		d.devices = append(d.devices, dev)
-	}
-	for _, c := range cfg.Interfaces {
-		dev := d.device(c.Device)
-		f, err := iface.Open(c, dev.portGUID, iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log, NoBPF: &d.noBPF})
-		if err != nil {
-			return fmt.Errorf("interface %s: %w", c.Name, err)
-		}
-		d.ifaces = append(d.ifaces, f)
-	}
-	return nil
-}
-
-// newDevice opens the HCA for a moment, so that a mistake, also in its interfaces, is reported
-// at once.
-func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
-	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenRDMA: d.opts.OpenRDMA, Log: d.opts.Log})
-	if err != nil {
-		return nil, err
-	}
-	var users []string
-	var ports []uint8
-	for _, f := range interfaces {
-		if f.Device == c.Name {
-			users, ports = append(users, f.Name), append(ports, f.Port)
-		}
-	}
-	guid, err := slot.Probe(ports...)
-	busy := errors.Is(err, backend.ErrBusy) // the device tries again
-	if err != nil && !busy {
-		return nil, errors.Join(err, slot.Close())
-	}
-	sharing := slot.Sharing()
-	return &managed{name: c.Name, slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
-		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
-		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
-		Journal: d.journal, Log: d.opts.Log,
-	})}, nil
-}
-
-// discard undoes what construct did before it failed. Only interfaces that existed before
-// remain.
-func (d *daemon) discard() error {
-	errs := []error{d.release((*iface.Iface).Adopted)}
-	for _, dev := range d.devices {
-		errs = append(errs, dev.slot.Close())
-	}
-	if d.control != nil {
-		errs = append(errs, d.control.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// keeps reports whether an interface stays when the daemon stops. One that it created for an
-// HCA that was never free has carried no traffic, and goes unless the host has configured it.
-func (d *daemon) keeps(f *iface.Iface) bool {
-	dev := d.device(f.DeviceName())
-	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0 || f.Configured())
-}
-
-// release closes the interfaces to keep, and deletes the others.
-func (d *daemon) release(keep func(*iface.Iface) bool) (err error) {
-	for _, f := range d.ifaces {
-		end := f.Delete
-		if keep(f) {
-			end = f.Close
-		}
-		err = errors.Join(err, end())
-	}
-	return err
-}
-
-// serve runs everything until ctx ends, the system shuts down, the control socket breaks, or
-// every interface has ended, then stops it in order. The system may sleep or shut down once the
-// fabric is no longer used (R26).
+// serve serves requests until ctx ends, the system shuts down, the control socket breaks, or
+// every interface has failed, then stops everything in order. The system may sleep or shut down
+// once the fabric is no longer used (R26).
 func (d *daemon) serve(ctx context.Context) error {
-	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
-	devCtx, stopDevices := context.WithCancel(context.Background())
 	powerCtx, stopPower := context.WithCancel(context.Background())
-	defer stopIfaces()
-	defer stopDevices()
-	var ifaces, devices, watcher sync.WaitGroup
-	running, end := context.WithCancelCause(ctx)
+	var others sync.WaitGroup
 	stopped := make(chan struct{})
-	watcher.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { end(nil); <-stopped; return nil }}, d.opts.Log)
+	others.Go(func() {
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.opts.Log)
 	})
-	defer watcher.Wait()
+	others.Go(d.followHangups)
+	if d.own != nil {
+		others.Go(d.applyOwn)
+	}
+	defer others.Wait()
 	defer stopPower()
 	defer close(stopped)
 
-	go func() { end(fmt.Errorf("control socket: %w", d.control.Serve())) }()
-	for _, dev := range d.devices {
-		devices.Go(func() { dev.slot.Run(devCtx, dev.Run) })
-	}
-	failures := make([]error, len(d.ifaces))
-	for i, f := range d.ifaces {
-		ifaces.Go(func() {
-			err := f.Run(ifaceCtx)
-			if err != nil {
-				d.opts.Log.Error("interface has failed", "interface", f.Name(), "err", err)
-				err = errors.Join(err, f.Close()) // at once, so that its name is free while others continue
+	go func() { d.end(fmt.Errorf("control socket: %w", d.control.Serve())) }()
+	if d.metrics != nil {
+		go func() {
+			if err := d.metrics.Serve(); err != nil {
+				d.opts.Log.Error("metrics are no longer served over TCP; restart the daemon to serve them again", "err", err)
 			}
-			failures[i] = err
-		})
+		}()
 	}
-	go func() {
-		ifaces.Wait()
-		end(errors.Join(failures...))
-	}()
-	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
-	<-running.Done()
-	err := context.Cause(running)
-	if ctx.Err() != nil || errors.Is(err, context.Canceled) { // as ordered, or by the system's shutdown
+	others.Go(func() {
+		systemd.Run(d.running, systemd.Service{Started: d.control.Answers, Alive: d.alive, Status: d.summary, Left: d.given.Load, Log: d.opts.Log})
+	})
+	_, ifaces := d.lists()
+	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(ifaces))
+	<-d.running.Done()
+	err := context.Cause(d.running)
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) { // as ordered, by the system's shutdown, or after a hand-over
 		err = nil
+	}
+	if d.given.Load() { // first, so that clients ask the other process
+		err = errors.Join(err, d.closeServers())
 	}
 	d.opts.Log.Info("stopping")
 
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		stopIfaces()
-		ifaces.Wait()
-		stopDevices()
-		devices.Wait()
-	}()
+	done := make(chan error, 1)
+	go func() { done <- d.stop() }()
 	select {
-	case <-done:
-		err = errors.Join(err, d.release(d.keeps))
+	case e := <-done:
+		err = errors.Join(err, e)
 	case <-time.After(stopLimit):
 		err = errors.Join(err, fmt.Errorf("did not stop within %s", stopLimit))
 	}
+	if d.given.Load() {
+		return err
+	}
+	return errors.Join(err, d.closeServers())
+}
+
+func (d *daemon) closeServers() (err error) {
+	switch {
+	case d.metrics == nil:
+	case d.given.Load():
+		err = d.metrics.Finish()
+	default:
+		err = d.metrics.Close()
+	}
 	return errors.Join(err, d.control.Close())
+}
+
+// stop stops interfaces and then devices, after a change under way, and prevents further changes.
+func (d *daemon) stop() (err error) {
+	d.changing <- struct{}{} // for good
+	devices, ifaces := d.lists()
+	for _, m := range ifaces {
+		m.run.stop()
+	}
+	for _, m := range ifaces {
+		<-m.run.ended
+	}
+	for _, dev := range devices {
+		dev.run.stop()
+	}
+	for _, dev := range devices {
+		<-dev.run.ended
+	}
+	d.leaving.Wait()
+	for _, m := range ifaces {
+		if m.failure == nil { // else it is closed already
+			err = errors.Join(err, m.release(d.given.Load() || d.keeps(m)))
+		}
+	}
+	return err
 }

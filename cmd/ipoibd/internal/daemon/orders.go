@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
@@ -20,13 +21,14 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Names implements control.Daemon, as do the methods below. These are only called with names
-// that Names returns.
+// Names implements control.Daemon, as do the methods below. These are called with names that Names
+// has returned; a reload may have removed them since.
 func (d *daemon) Names() (n control.Names) {
-	for _, dev := range d.devices {
+	devices, ifaces := d.lists()
+	for _, dev := range devices {
 		n.Devices = append(n.Devices, dev.name)
 	}
-	for _, f := range d.ifaces {
+	for _, f := range ifaces {
 		n.Interfaces = append(n.Interfaces, f.Name())
 	}
 	return n
@@ -34,21 +36,41 @@ func (d *daemon) Names() (n control.Names) {
 
 // Status assembles what devices and interfaces have published.
 func (d *daemon) Status() report.Status {
-	s := report.Status{SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(), Started: d.started}
+	s := report.Status{SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(), Started: d.started, Sandbox: d.opts.Sandbox}
 	u := process.ReadUsage()
 	s.Goroutines, s.FDs, s.HeapBytes, s.Devices, s.Interfaces = u.Goroutines, u.FDs, u.HeapBytes, []report.Device{}, []report.Interface{}
-	for _, dev := range d.devices {
-		r, info := dev.Report(s.Time), dev.slot.Info()
-		r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)
-		r.Replicates, r.Peers, r.KnownPeersOnly = info.Peers != nil, append([]netip.Addr{}, info.Peers...), info.KnownPeersOnly
-		r.Counters.Add("", info.Counters)
-		if r.State == report.DeviceOpen {
-			r.Notice = info.Notice
-		}
-		s.Devices = append(s.Devices, r)
+	devices, ifaces := d.lists()
+	for _, dev := range devices {
+		s.Devices = append(s.Devices, d.reportOf(dev, s.Time))
 	}
-	for _, f := range d.ifaces {
-		s.Interfaces = append(s.Interfaces, f.Status())
+	for _, f := range ifaces {
+		s.Interfaces = append(s.Interfaces, d.statusOf(f))
+	}
+	return s
+}
+
+// reportOf returns the status of a device at the time now.
+func (d *daemon) reportOf(dev *managed, now time.Time) report.Device {
+	r, info := dev.Report(now), dev.slot.Info()
+	r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)
+	r.Replicates, r.Peers, r.KnownPeersOnly = info.Peers != nil, append([]netip.Addr{}, info.Peers...), info.KnownPeersOnly
+	r.Counters.Add("", info.Counters)
+	dev.before.addTo(&r)
+	if r.State == report.DeviceOpen {
+		r.Notices, r.Notice = append(r.Notices, info.Notices...), info.Notices.Text()
+	}
+	return r
+}
+
+// statusOf returns the status of an interface, with what the interface itself does not know: that it
+// was added at run time, and that it could not be rebuilt.
+func (d *daemon) statusOf(m *member) report.Interface {
+	s := m.Status()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.Runtime = m.runtime
+	if m.failure != nil && s.State != iface.StateFailed {
+		s.State, s.Reason, s.Detail = iface.StateFailed, iface.ReasonLost, m.failure.Error()
 	}
 	return s
 }
@@ -57,15 +79,66 @@ func (d *daemon) Journal() *journal.Journal { return d.journal }
 
 func (d *daemon) Reset(ctx context.Context, q control.ResetRequest) error {
 	if q.Scope == control.ScopeDevice {
-		return d.device(q.Device).Reset(ctx)
+		dev, err := d.want(q.Device)
+		if err != nil {
+			return err
+		}
+		return dev.Reset(ctx)
+	}
+	f, err := d.wantInterface(q.Interface)
+	if err != nil {
+		return err
 	}
 	rung := map[string]qprecovery.Rung{control.ScopeQP: qprecovery.RungResetQP, control.ScopeCQ: qprecovery.RungRebuildCQ}[q.Scope]
-	i := slices.IndexFunc(d.ifaces, func(f *iface.Iface) bool { return f.Name() == q.Interface })
-	return d.ifaces[i].Reset(ctx, rung)
+	return f.Reset(ctx, rung)
+}
+
+// Ping implements control.Daemon.
+func (d *daemon) Ping(ctx context.Context, q control.PingRequest) (*control.PingReply, error) {
+	f, err := d.wantInterface(q.Interface)
+	if err != nil {
+		return nil, err
+	}
+	e, err := f.Ping(ctx, q.Target, q.Size)
+	switch {
+	case errors.Is(err, iface.ErrNoAnswer):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &control.PingReply{GID: e.GID, QPN: e.QPN, RoundTrip: journal.Seconds(e.RoundTrip)}, nil
+}
+
+func (d *daemon) Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error) {
+	f, err := d.wantInterface(q.Interface)
+	if err != nil {
+		return capture.Summary{}, err
+	}
+	return capture.Run(ctx, f.Iface, q, out)
 }
 
 func (d *daemon) Recover(ctx context.Context, q control.RecoverRequest) error {
-	return d.device(q.Device).Recover(ctx)
+	dev, err := d.want(q.Device)
+	if err != nil {
+		return err
+	}
+	return dev.Recover(ctx)
+}
+
+// wantInterface returns the interface of a request.
+func (d *daemon) wantInterface(name string) (*member, error) {
+	if f := d.iface(name); f != nil {
+		return f, nil
+	}
+	return nil, fmt.Errorf("%w: interface %s has been removed", control.ErrNotFound, name)
+}
+
+// want returns the device of a request.
+func (d *daemon) want(name string) (*managed, error) {
+	if dev := d.device(name); dev != nil {
+		return dev, nil
+	}
+	return nil, fmt.Errorf("%w: device %s has been removed", control.ErrNotFound, name)
 }
 
 // Suspend lasts until Resume: the system's own resume does not end it.
@@ -82,7 +155,7 @@ func (d *daemon) Resume(ctx context.Context) error {
 // sleep suspends all devices, each after its interfaces (R26).
 func (d *daemon) sleep(ctx context.Context) error {
 	d.opts.Log.Info("suspending all devices")
-	return d.each(ctx, (*device.Device).Suspend)
+	return d.each(ctx, true, (*device.Device).Suspend)
 }
 
 // wake resumes all devices, unless the operator has suspended them.
@@ -91,17 +164,23 @@ func (d *daemon) wake(ctx context.Context) error {
 		return nil
 	}
 	d.opts.Log.Info("resuming all devices")
-	return d.each(ctx, (*device.Device).Resume)
+	return d.each(ctx, false, (*device.Device).Resume)
 }
 
-// each calls do for all devices at the same time.
-func (d *daemon) each(ctx context.Context, do func(*device.Device, context.Context) error) (all error) {
-	ended := make(chan error, len(d.devices))
-	for _, dev := range d.devices {
+// each calls do for all devices at the same time. A device that a reload is removing has ended.
+func (d *daemon) each(ctx context.Context, asleep bool, do func(*device.Device, context.Context) error) (all error) {
+	d.mu.Lock()
+	d.asleep = asleep
+	devices := d.devices
+	d.mu.Unlock()
+	ended := make(chan error, len(devices))
+	for _, dev := range devices {
 		go func() { ended <- do(dev.Device, ctx) }()
 	}
-	for range d.devices {
-		all = errors.Join(all, <-ended)
+	for range devices {
+		if err := <-ended; !errors.Is(err, device.ErrEnded) {
+			all = errors.Join(all, err)
+		}
 	}
 	return all
 }
@@ -124,10 +203,14 @@ var misbehaviours = map[string]iface.Misbehaviour{
 }
 
 func (d *daemon) fault(q control.FaultRequest) error {
-	dev := d.device(q.Device)
+	dev, err := d.want(q.Device)
+	if err != nil {
+		return err
+	}
 	how, ok := misbehaviours[q.Kind]
-	if i := slices.IndexFunc(d.ifaces, func(f *iface.Iface) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
-		d.ifaces[i].Misbehave(how)
+	_, ifaces := d.lists()
+	if i := slices.IndexFunc(ifaces, func(f *member) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
+		ifaces[i].Misbehave(how)
 	}
 	switch q.Kind {
 	case control.FaultClientSlow, control.FaultClientDead:
@@ -155,8 +238,4 @@ func (d *managed) inject(f faults.Fault) error {
 		return backend.ErrNotOpen
 	}
 	return d.slot.Inject(f)
-}
-
-func (d *daemon) device(name string) *managed {
-	return d.devices[slices.IndexFunc(d.devices, func(dev *managed) bool { return dev.name == name })]
 }

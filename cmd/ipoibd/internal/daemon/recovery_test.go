@@ -33,7 +33,7 @@ func runSoft(t *testing.T, change func(*config.Device)) *managed {
 	before := use()
 	daemon := daemon{opts: options(), journal: journal.New()}
 	daemon.opts.AllowFaults = true
-	d, err := daemon.newDevice(cfg, []config.Interface{config.NewInterface()})
+	d, err := daemon.newDevice(cfg, []config.Interface{config.NewInterface()}, true)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

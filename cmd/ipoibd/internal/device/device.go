@@ -114,6 +114,7 @@ type Device struct {
 	shared    atomic.Pointer[sharer]
 	locks     func(resetlock.Config) (sharer, error)
 	opens     atomic.Uint64
+	suspended bool // Run begins suspended
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
@@ -143,6 +144,9 @@ func New(cfg Config) *Device {
 	})
 	return d
 }
+
+// BeginSuspended makes Run begin suspended, as after Suspend. It is called before Run.
+func (d *Device) BeginSuspended() { d.suspended = true }
 
 // View returns the present view.
 func (d *Device) View() View { return d.published.Load().view }
@@ -191,4 +195,18 @@ func (d *Device) publish(p published) {
 		default: // it has not read the last one yet
 		}
 	}
+}
+
+// Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
+// hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.
+func (d *Device) Answers(ctx context.Context) error {
+	answered := make(chan struct{})
+	select {
+	case d.calls <- func(*owner) { close(answered) }:
+		<-answered
+	case <-d.ended:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }

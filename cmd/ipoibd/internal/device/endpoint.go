@@ -15,12 +15,13 @@ import (
 // EndpointSpec is what an interface needs of a session.
 type EndpointSpec struct {
 	Plan       port.Plan
-	Queues     int  // of the queue pair; 0 means 1
-	SendWRs    int  // of each queue
-	RecvWRs    int  // of each queue
-	SendStride int  // bytes of one send slot
-	RecvStride int  // bytes of one receive slot
-	LROUDP     bool // the host accepts joined messages of UDP; see hca.QPSpec
+	Queues     int     // of the queue pair; 0 means 1
+	SendWRs    int     // of each queue
+	RecvWRs    int     // of each queue
+	SendStride int     // bytes of one send slot
+	RecvStride int     // bytes of one receive slot
+	QPN        hca.QPN // wanted number of the first queue pair; 0: any (see hca.QPSpec.Num)
+	LROUDP     bool    // the host accepts joined messages of UDP; see hca.QPSpec
 	// OnEvent is called with each event of the queue pair and its CQs, and the generation
 	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
@@ -204,7 +205,7 @@ func (e *Endpoint) createCQs(gen uint32) error {
 
 func (e *Endpoint) createQP() error {
 	spec := hca.QPSpec{
-		Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
+		Num: e.Spec.QPN, Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
 		LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP,
 		BlockLoopback: e.session.Attr().BlocksLoop,
 	}
@@ -216,7 +217,7 @@ func (e *Endpoint) createQP() error {
 	if err != nil {
 		return err
 	}
-	e.QP = qp
+	e.QP, e.Spec.QPN = qp, 0
 	for i, q := range queues {
 		e.Queues[i].Queue = q
 	}

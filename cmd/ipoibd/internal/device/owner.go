@@ -51,6 +51,11 @@ func (d *Device) Run(ctx context.Context) {
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign,
 	})
+	if d.suspended {
+		o.commands++
+		o.answers[o.commands] = make(chan error, 1) // buffered, because no goroutine receives from it
+		o.step(qprecovery.Command{ID: o.commands, Do: qprecovery.DoSuspend})
+	}
 	lists := d.cfg.List.Watch(ctx)
 	if d.cfg.Coordinator == "" {
 		_ = o.share(nil) // without files it cannot fail

@@ -15,7 +15,7 @@ func (d *Device) Report(now time.Time) report.Device {
 	view, status := d.View(), d.Status()
 	r := report.Device{
 		Name: d.cfg.Name, State: status.State.String(), Reason: status.Reason.String(), Since: status.Since,
-		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{}, Counters: report.Counters{},
+		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{}, Notices: report.Notices{}, Counters: report.Counters{},
 		Recovery:    report.NewRecovery(status.State, status.Rung, status.Reason, status.Counts, status.History, now),
 		Coordinator: coordinator(status),
 	}

@@ -39,6 +39,37 @@ func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
 	})
 }
 
+// A device answers while its HCA hangs, does not while its own goroutine does, and answers again
+// once it has ended.
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.slot.forever = make(chan struct{})
+		b.run()
+		b.healthy(time.Minute)
+		b.hangClosing()
+		answers := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return b.Answers(ctx)
+		}
+		if err := answers(); err != nil {
+			t.Errorf("while the HCA hangs: %v", err)
+		}
+		hang := make(chan struct{})
+		b.calls <- func(*owner) { <-hang }
+		if err := answers(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while the device hangs: %v", err)
+		}
+		close(hang)
+		close(b.slot.forever)
+		b.stop()
+		if err := answers(); err != nil {
+			t.Errorf("after its end: %v", err)
+		}
+	})
+}
+
 // hangClosing resets the device and makes its instance hang in the driver.
 func (b *bench) hangClosing() {
 	b.t.Helper()

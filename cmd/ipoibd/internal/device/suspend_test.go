@@ -244,8 +244,12 @@ func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 		if err := b.Suspend(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := b.Resume(ctx); err != nil || b.Status().Suspended {
-			t.Errorf("%v, %+v", err, b.Status())
+		if err := b.Resume(ctx); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if s := b.Status(); s.Suspended {
+			t.Errorf("%+v", s)
 		}
 	})
 }

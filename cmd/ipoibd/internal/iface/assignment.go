@@ -2,6 +2,7 @@ package iface
 
 import (
 	"errors"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/link"
@@ -11,8 +12,10 @@ import (
 // whether ib0 is set up at the start.
 type assignment struct {
 	want   link.Assignment
-	up     bool
+	raise  bool       // ib0 is to be set up
+	rising bool       // and has not been up yet
 	last   conditions // of the last attempt
+	retry  backoff    // after an attempt that failed
 	err    error      // of the last attempt; nil: it succeeded
 	warned string     // the error that the log has; empty: none since the last success
 }
@@ -25,22 +28,22 @@ type conditions struct {
 	downs             uint64
 }
 
-func newAssignment(cfg config.Interface) (a assignment, err error) {
-	a.up = cfg.Up
+// assignmentOf returns what a configuration assigns.
+func assignmentOf(cfg config.Interface) (a link.Assignment, err error) {
 	for _, s := range cfg.Addresses {
 		p, e := config.ParseAddress(s)
-		a.want.Addrs, err = append(a.want.Addrs, p), errors.Join(err, e)
+		a.Addrs, err = append(a.Addrs, p), errors.Join(err, e)
 	}
 	for _, s := range cfg.Routes {
 		to, via, e := config.ParseRoute(s)
-		a.want.Routes, err = append(a.want.Routes, link.Route{To: to, Via: via}), errors.Join(err, e)
+		a.Routes, err = append(a.Routes, link.Route{To: to, Via: via}), errors.Join(err, e)
 	}
 	return a, err
 }
 
 // due reports whether to assign in a state, and notes its conditions. first: it is the first state.
-// Without addresses and routes, assigning is due only then, and only for an adopted ib0: an earlier
-// configuration may have assigned some.
+// Without addresses and routes, assigning is due only then, and only for an adopted ib0, for which an
+// earlier configuration may have assigned some. An attempt that failed is repeated in any case.
 func (a *assignment) due(st link.State, first, adopted bool) bool {
 	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU, st.Downs}
 	changed := first || now != a.last
@@ -51,32 +54,48 @@ func (a *assignment) due(st link.State, first, adopted bool) bool {
 // assign has the worker assign addresses and routes, and at the start set ib0 up.
 func (h *host) assign(first bool) {
 	a := &h.assignment
-	bringUp := first && a.up && !h.now.Up
-	if !a.due(h.now, first, h.adopted) && !bringUp {
-		return
+	a.raise, a.rising = a.raise && !h.now.Up, a.rising && !h.now.Up
+	if a.due(h.now, first, h.adopted || h.rebuilt) || first && a.raise {
+		h.carryOut(func(error) {})
 	}
+}
+
+// carryOut has the worker carry out the assignment. Then it calls the function then with the result.
+func (h *host) carryOut(then func(error)) {
+	want, raise := h.assignment.want, h.assignment.raise
 	h.worker.do(func() func() {
-		err := h.tap.Assign(a.want)
-		if bringUp {
-			err = errors.Join(err, h.tap.BringUp())
+		err, down := h.tap.Assign(want), error(nil)
+		if raise {
+			down = h.tap.BringUp()
 		}
-		return func() { h.assigned(err) }
+		return func() {
+			h.assigned(err, down, time.Now())
+			then(errors.Join(err, down))
+		}
 	})
 }
 
-// assigned handles the result of an attempt. The status shows an error. It is logged once; without a
-// carrier only for debugging, since another attempt follows.
-func (h *host) assigned(err error) {
+// assigned handles the errors of an attempt: of the addresses and routes, and of setting ib0 up. The
+// status shows them. They are logged once; those of addresses and routes without a carrier only for
+// debugging, since a carrier brings another attempt. The reason may also go without an event, so an
+// attempt that failed is repeated after a pause.
+func (h *host) assigned(err, down error, now time.Time) {
+	a := &h.assignment
+	a.raise = a.raise && down != nil
+	err = errors.Join(err, down)
 	if errors.Is(err, link.ErrGone) || errors.Is(err, link.ErrClosed) {
 		return // Run reports it
 	}
-	a := &h.assignment
 	a.err = err
-	const text = "cannot configure the interface as requested; trying again when it comes up, gets a carrier, or its MTU rises to 1280"
-	switch {
-	case err == nil:
+	if err == nil {
 		a.warned = ""
-	case !h.now.Carrier:
+		a.retry = backoff{}
+		return
+	}
+	a.retry.fail(now)
+	const text = "cannot configure the interface as requested; trying again"
+	switch {
+	case down == nil && !h.now.Carrier:
 		h.log.Debug(text, "err", err)
 	case err.Error() != a.warned:
 		a.warned = err.Error()

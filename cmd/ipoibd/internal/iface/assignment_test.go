@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"ipoibd/link"
 )
@@ -108,15 +109,59 @@ func TestRefusedAssignment(t *testing.T) {
 		if s := h.status(); !strings.Contains(s.Detail, "10.9.0.1/24: refused") {
 			t.Errorf("error %q, want the refusal", s.Detail)
 		}
+		if s := h.status(); !strings.Contains(s.Unassigned, "10.9.0.1/24: refused") {
+			t.Errorf("unassigned %q, want the refusal", s.Unassigned)
+		}
 		h.tap.mu.Lock()
 		h.tap.refusal = nil
 		h.tap.mu.Unlock()
-		h.tap.SetUp(false)
+		time.Sleep(2 * lastRetry)
 		synctest.Wait()
-		h.tap.SetUp(true)
+		if s := h.status(); s.Detail != "" || s.Unassigned != "" {
+			t.Errorf("error %q, %q, want none, since the reason has gone", s.Detail, s.Unassigned)
+		}
+		h.takeAssigned()
+		time.Sleep(2 * lastRetry)
+		synctest.Wait()
+		if up := h.takeAssigned(); len(up) > 0 {
+			t.Errorf("assigned %d times after a success, want it left alone", len(up))
+		}
+		if n := strings.Count(log.String(), "level=WARN msg=\"cannot configure"); n != 1 {
+			t.Errorf("%d warnings, want one:\n%s", n, log.String())
+		}
+	})
+}
+
+// If the interface cannot be set up, that is tried again until it is up, after growing pauses. From
+// then on an operator may set it down.
+func TestUpIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAssigning(t, true)
+		h.tap.grounded = errors.New("set ib0 up: refused")
+		var log bytes.Buffer
+		h.iface.log = slog.New(slog.NewTextHandler(&log, nil))
+		h.iface.host.log = h.iface.log
+		h.startInterface()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := h.tap.raised; n < 5 || n > 12 {
+			t.Errorf("tried %d times in 2 minutes, want it after pauses that grow to %v", n, lastRetry)
+		}
+		if s := h.status(); s.State != StateDown || !strings.Contains(s.Detail, "set ib0 up: refused") {
+			t.Errorf("%+v, want it down, and why", s)
+		}
+		if strings.Contains(log.String(), "ip link set") || strings.Count(log.String(), "level=WARN") != 1 {
+			t.Errorf("want one warning, and no advice to do what the daemon does:\n%s", log.String())
+		}
+		h.tap.mu.Lock()
+		h.tap.grounded = nil
+		h.tap.mu.Unlock()
 		h.waitUp()
-		if s := h.status(); s.Detail != "" {
-			t.Errorf("error %q, want none", s.Detail)
+		h.tap.SetUp(false)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if s := h.status(); s.State != StateDown || !strings.Contains(s.Detail, "ip link set ib0 up") {
+			t.Errorf("%+v, want it to stay down", s)
 		}
 	})
 }

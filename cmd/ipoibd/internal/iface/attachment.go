@@ -21,6 +21,7 @@ type attachment struct {
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
 	ahs     *device.AHWorkers
+	records *records
 }
 
 // address is the interface's link-layer address.

@@ -38,6 +38,7 @@
 //	neighbours | neighbours.go             | peer table
 //	worker     | worker.go                 | runs calls that may block
 //	programs   | programs.go               | eBPF programs of the TAP, and their counts
+//	Parked     | handover.go               | hands the interface over to another process
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and
 // the freeze detectors get their samples, while a device hangs. There are two workers, which
@@ -103,6 +104,15 @@
 //
 // The ladder is idle while the interface goes down or starts again for a reason other than a
 // fault: ib0 down, a changed plan of the port, an inactive port.
+//
+// # Hand-over
+//
+// Another process may continue the interface. Park makes Run wait inside a call, with the transmit
+// pumps halted and nothing posted; the device stops receiving; then State delivers what has arrived
+// and returns what the other process needs. Nothing was closed, so Resume continues at once. After
+// Leave, Run ends without an effect on ib0. Inherit makes the interface of the other process: its
+// queue pair gets the same number, and its peer table the same peers. The device receives once the
+// queue pairs have receives, and the host's frames are read once the handles of the peers are there.
 //
 // # MTU
 //

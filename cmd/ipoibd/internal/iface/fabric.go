@@ -2,6 +2,7 @@ package iface
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +41,8 @@ type target struct {
 func (r *recovery) target(view device.View) (to target, err error) {
 	to.session = view.Session
 	switch host := r.f.host.now; {
+	case !host.Up && r.f.host.assignment.rising:
+		err = errors.New("interface is down; setting it up")
 	case !host.Up:
 		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", host.Name)
 	case view.Session == nil:
@@ -112,12 +115,12 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 		return hca.ErrClosed
 	}
 	r.f.host.fit(to.plan, to.session.Attr(), r.f.cfg.SendWRs)
-	a := &attachment{session: to.session, plan: to.plan, gen: gen}
+	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records}
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
-		OnEvent: r.onEvent,
+		OnEvent: r.onEvent, QPN: r.f.heir.takeQPN(),
 	}
 	r.worker.do(func() func() {
 		err := a.open(spec, r.f.host.tap, ls)
@@ -144,6 +147,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 	}
 	r.att, r.coming, r.err = a, nil, nil
 	r.f.nbrs.use()
+	r.f.heir.awaitHandles(&r.f.nbrs)
 	if op != 0 {
 		r.heal(qprecovery.Done{Op: op})
 	} else {
@@ -243,12 +247,14 @@ func (r *recovery) stop(why string) {
 		return
 	}
 	r.heal(qprecovery.Stopped{})
-	if err := r.f.host.setCarrier(false); err != nil && r.f.host.now.Present {
-		r.f.log.Error("cannot take the carrier down", "err", err)
-	}
-	if r.att != nil {
-		r.f.log.Info("closing queue pair", "qpn", r.att.self.QPN.String(), "reason", why)
-		r.beginStale(time.Now())
+	if !r.f.heir.left { // else carrier and frames belong to another process
+		if err := r.f.host.setCarrier(false); err != nil && r.f.host.now.Present {
+			r.f.log.Error("cannot take the carrier down", "err", err)
+		}
+		if r.att != nil {
+			r.f.log.Info("closing queue pair", "qpn", r.att.self.QPN.String(), "reason", why)
+			r.beginStale(time.Now())
+		}
 	}
 	r.leaveDevice(false, func(err error) {
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/ud"
@@ -55,12 +56,14 @@ type MultiQueue interface {
 // host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier
 // as the daemon has set them.
 type host struct {
-	log     *slog.Logger
-	tap     TAP
-	lanes   lanes
-	adopted bool
-	now     link.State
-	mtu     mtuState
+	log       *slog.Logger
+	tap       TAP
+	lanes     lanes
+	adopted   bool // ib0 existed before
+	rebuilt   bool // mtu is that of the interface in whose place this one is
+	now       link.State
+	mtu       mtuState
+	mtuReport mtuReport
 	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
 	maxSegments int
 	custody     custody
@@ -79,7 +82,7 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	h.inspect()
 	h.assign(!old.Present)
 	switch {
-	case !old.Present:
+	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
 	case st.MTU != h.mtu.set:
 		// The state may have been read before the daemon set the MTU, so read it again.
@@ -151,27 +154,71 @@ func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
 }
 
 func (h *host) fitMTU(plan port.Plan) {
-	largest := plan.MTU()
+	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)
-	if tooLarge > 0 {
+	switch {
+	case tooLarge == 0:
+	case path.To.IsValid() && tooLarge <= plan.ReceiveMTU():
+		h.log.Warn("requested MTU is too large for the path to a peer; using a smaller one", "requested", tooLarge, "mtu", mtu, "peer", path.To, "path_mtu", path.MTU)
+	default:
 		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
 	for _, l := range h.lanes {
 		l.tx.SetMTU(mtu)
-		l.rx.SetMTU(largest) // peers may send as much
+		l.rx.SetMTU(plan.ReceiveMTU())
 	}
-	if mtu == h.now.MTU {
-		return
+	if mtu != h.now.MTU {
+		if err := h.tap.SetMTU(mtu); err != nil {
+			h.log.Error("cannot set MTU", "mtu", mtu, "err", err)
+		} else {
+			args := []any{"mtu", mtu, "was", h.now.MTU, "largest", largest}
+			if path.To.IsValid() {
+				args = append(args, "peer", path.To, "path_mtu", path.MTU)
+			}
+			h.log.Info("MTU set", args...)
+			h.now.MTU, h.mtu.set = mtu, mtu
+		}
 	}
-	if err := h.tap.SetMTU(mtu); err != nil {
-		h.log.Error("cannot set MTU", "mtu", mtu, "err", err)
-		return
+	was := h.mtuReport
+	h.mtuReport = reportMTU(plan, h.now.MTU)
+	h.mtuReport.log(h.log, h.now.MTU, was)
+}
+
+// reportMTU returns the report about an interface with an MTU.
+func reportMTU(plan port.Plan, mtu int) (r mtuReport) {
+	r.below = mtu < minIPv6MTU
+	if plan.Path.To.IsValid() && mtu >= plan.MTU() {
+		r.path = plan.Path
 	}
-	h.log.Info("MTU set", "mtu", mtu, "was", h.now.MTU, "largest", largest)
-	if mtu < minIPv6MTU {
-		h.log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
+	if !plan.Fits(mtu) {
+		r.exceeded = plan.Path
 	}
-	h.now.MTU, h.mtu.set = mtu, mtu
+	return r
+}
+
+// log warns about traffic that is lost, when that begins.
+func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
+	if r.below && !was.below {
+		log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
+	}
+	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
+		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, so large packets may be lost; lower the MTU to what fits, or raise that of the path",
+			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
+	}
+}
+
+// notices describes what is lost, for the status.
+func (r *mtuReport) notices() report.Notices {
+	notices := report.Notices{}
+	if r.below {
+		notices.Add(report.NoticeNoIPv6, "MTU below 1280: the interface cannot have IPv6 addresses")
+	}
+	if r.exceeded.To.IsValid() {
+		fits := r.exceeded.Carries - ipoib.HeaderLen
+		notices.Add(report.NoticePathMTU, fmt.Sprintf("the path to %s has an MTU of %d, according to a router, so packets of more than %d bytes may be lost: set the MTU of the interface to %d, or raise that of the path",
+			r.exceeded.To, r.exceeded.MTU, fits, fits))
+	}
+	return notices
 }
 
 const minIPv6MTU = 1280 // RFC 8200, section 5
@@ -185,6 +232,13 @@ type mtuState struct {
 	cut   int  // the request that was reported as too large, 0: none
 }
 
+// mtuReport is what the operator should know about the MTU.
+type mtuReport struct {
+	path     hca.PathLimit // that determines the MTU; zero: none
+	exceeded hca.PathLimit // that carries less than the MTU; zero: none
+	below    bool          // the MTU is below that of IPv6
+}
+
 // found records the MTU of the interface at the start. The operator requested the MTU of an
 // adopted interface, unless one is configured (0: none), but not that of a new one.
 func (s *mtuState) found(mtu, configured int, adopted bool) {
@@ -193,6 +247,9 @@ func (s *mtuState) found(mtu, configured int, adopted bool) {
 		s.wish, s.fresh, s.cut = mtu, true, mtu
 	}
 }
+
+// configure records another MTU of the configuration; 0: the largest that fits.
+func (s *mtuState) configure(mtu int) { s.wish, s.fresh, s.cut = mtu, false, 0 }
 
 // changed records a new MTU of the interface. If the daemon has not set it, it is a request of
 // the operator.

@@ -49,6 +49,9 @@ type tap struct {
 	segments   int           // of a large frame, at most
 	assigned   []assigned    // the calls of Assign
 	refusal    error         // of Assign
+	grounded   error         // of BringUp
+	raised     int           // calls of BringUp
+	given      bool          // GiveUp was called
 }
 
 // assigned is a call of Assign, and the state that it found.
@@ -66,8 +69,14 @@ func (t *tap) Assign(a link.Assignment) error {
 }
 
 func (t *tap) BringUp() error {
-	t.SetUp(true)
-	return nil
+	t.mu.Lock()
+	err := t.grounded
+	t.raised++
+	t.mu.Unlock()
+	if err == nil {
+		t.SetUp(true)
+	}
+	return err
 }
 
 var errStuck = errors.New("carrier is stuck")

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,9 +25,9 @@ import (
 
 // Errors that end an interface.
 var (
-	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon to create it again")
+	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon, or reload its configuration file, to create it again")
 	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon may not follow it: " +
-		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
+		"run it with --follow, CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
 // Each lane has a queue of the TAP, so both bounds are equal: otherwise one difference is negative,
@@ -49,6 +50,10 @@ type Iface struct {
 	slow     slowPath
 	snapshot *ud.Snapshot
 
+	before Before // what another process has counted
+	heir   heir
+
+	records  records
 	programs programs
 	shown    shown
 	queries  chan func()
@@ -68,7 +73,8 @@ type Env struct {
 // path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{
-		Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
+		Name: cfg.NetdevName(), Netns: cfg.Netns, Existing: cfg.Existing,
+		MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
 	})
 	if err != nil {
 		return nil, err
@@ -82,6 +88,45 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 		f.attachPrograms(tap, env)
 	}
 	return f, nil
+}
+
+// Rebuild returns an interface with another configuration, perhaps on another device, in place of one
+// whose Run has ended. It takes over the TAP, so that ib0 stays as it is, also under another name and
+// in another network namespace. Only a change of the number of lanes, or of the place that the
+// configuration gives ib0, needs another TAP, by Close or Delete, and Open. After an error the TAP is
+// closed. f must not be used any more, except for its Status.
+func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
+	if cfg.Lanes != len(f.lanes) {
+		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", cfg.Lanes, len(f.lanes)), f.Close())
+	}
+	tap, programmable := f.host.tap.(programmable)
+	if programmable {
+		if err := f.programs.detach(tap); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	next, err := New(cfg, f.host.tap, env)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	next.host.adopted, next.host.mtu, next.before = f.host.adopted, f.host.mtu, f.before
+	if cfg.MTU != f.cfg.MTU {
+		next.host.mtu.configure(cfg.MTU)
+	}
+	next.host.rebuilt = f.host.mtu.set != 0 // else ib0 was never examined
+	raise := cfg.Up && !f.cfg.Up            // the operator may have set it down since
+	next.host.assignment.raise, next.host.assignment.rising = raise, raise
+	if cfg.EBPF && programmable {
+		next.attachPrograms(tap, env)
+	}
+	return next, nil
+}
+
+// Elsewhere reports whether ib0 was renamed or moved to another network namespace, so that Open
+// would not find it.
+func (f *Iface) Elsewhere() bool {
+	tap, ok := f.host.tap.(interface{ Elsewhere() bool })
+	return ok && tap.Elsewhere()
 }
 
 // realTAP is a TAP of the kernel as a [MultiQueue].
@@ -98,6 +143,18 @@ func (t realTAP) Queues() (queues []TAPQueue) {
 // initialMTU is the MTU of a new interface until its port is known.
 const initialMTU = 1500
 
+// lentMaxHeard bounds the heard peers of an interface that was added at run time, and so the memory,
+// to 2 MiB each: a node has one for each of its pods, and a message to the group reaches all of them.
+const lentMaxHeard = 1024
+
+// peerBounds returns the bounds of an interface's table of peers.
+func peerBounds(cfg config.Interface) neigh.Config {
+	if cfg.Runtime() {
+		return neigh.Config{MaxPeers: lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard, MaxHeard: lentMaxHeard}
+	}
+	return neigh.Config{}
+}
+
 // New returns an interface on a TAP that the caller opened.
 func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	want := port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}
@@ -108,7 +165,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		}
 		want.GID = gid
 	}
-	assigns, err := newAssignment(cfg)
+	assigns, err := assignmentOf(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +174,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		slow: slowPath{newSlowQueue(), newSlowQueue()}, snapshot: &ud.Snapshot{},
 		queries: make(chan func()), done: make(chan struct{}),
 	}
-	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assigns}
+	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}
 	f.rec = recovery{
 		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
 		ladder: qprecovery.NewLadder(), journal: env.Journal,
@@ -126,7 +183,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		flushes: make(chan qprecovery.Fault, 1),
 		ended:   make(chan struct{}, 1),
 	}
-	f.nbrs = neighbours{f: f, table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU)}
+	f.nbrs = neighbours{f: f, table: neigh.New(peerBounds(cfg)), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU), echoes: echoes{}}
 	queues := []TAPQueue{tap}
 	if m, ok := tap.(MultiQueue); ok {
 		queues = m.Queues()
@@ -156,7 +213,7 @@ func (f *Iface) Adopted() bool { return f.host.adopted }
 // one, a master or another name. If its state cannot be read, Configured returns true.
 func (f *Iface) Configured() bool {
 	s, err := f.host.tap.State()
-	return err != nil || s.Name != f.cfg.Name || s.Master != 0 ||
+	return err != nil || s.Name != f.cfg.NetdevName() || s.Master != 0 ||
 		slices.ContainsFunc(s.Addrs, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() })
 }
 
@@ -167,3 +224,17 @@ func (f *Iface) Close() error { return errors.Join(f.host.tap.Close(), f.program
 // Delete is called instead of Close, and removes ib0, whatever its name and network namespace
 // are now. It succeeds if ib0 is already gone.
 func (f *Iface) Delete() error { return errors.Join(f.host.tap.Remove(), f.programs.close()) }
+
+// Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
+// hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.
+func (f *Iface) Answers(ctx context.Context) error {
+	answered := make(chan struct{})
+	select {
+	case f.queries <- func() { close(answered) }:
+		<-answered
+	case <-f.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -27,7 +28,7 @@ type lane struct {
 	out, in  pump         // host to fabric, and back
 	stale    pump         // drops the host's frames; never runs beside out
 	detector *freeze.Detector
-	probes   uint64 // sent by the detector
+	probes   atomic.Uint64 // sent by the detector
 }
 
 // newLane returns the lane of a queue of the TAP.
@@ -76,6 +77,7 @@ type lanes []*lane
 
 // attach gives each lane its queue of an attachment's endpoint, or leaves all without one.
 func (ls lanes) attach(a *attachment, gen uint32) error {
+	a.records.moved(a)
 	for i, l := range ls {
 		q := a.ep.Queues[i]
 		l.queue = q

@@ -139,7 +139,7 @@ func (a lanedHost) queues() (out []device.Queue) {
 func (a lanedHost) probes() (out []uint64) {
 	a.onRun(func(f *Iface) {
 		for _, l := range f.lanes {
-			out = append(out, l.probes)
+			out = append(out, l.probes.Load())
 		}
 	})
 	return out

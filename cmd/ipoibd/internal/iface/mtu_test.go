@@ -1,8 +1,16 @@
 package iface
 
 import (
+	"bytes"
 	"cmp"
+	"log/slog"
+	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
+
+	"ipoibd/hca"
+	"ipoibd/ud/port"
 )
 
 // The steps of a test: what happens to the interface, and the MTU that follows.
@@ -79,4 +87,65 @@ func TestMTUTooLarge(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The narrowest path determines the MTU. The log and the status name it, and say what is lost.
+func TestMTUOfThePath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, newFabric(t, 1), 1)
+		h.stopInterface()
+		cfg := testConfig()
+		cfg.MTU = 1400
+		h.iface = newIface(t, h.tap, h.dev, cfg)
+		host := &h.iface.host
+		var log bytes.Buffer
+		host.log = slog.New(slog.NewTextHandler(&log, nil))
+		st, err := h.tap.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		host.now = st
+		host.mtu.found(st.MTU, cfg.MTU, false)
+		path := func(mtu, carries, use int) port.Plan {
+			return port.Plan{MaxPayload: 1448, Path: hca.PathLimit{To: netip.MustParseAddr("192.0.2.9"), MTU: mtu, Carries: carries, MaxPayload: use}}
+		}
+		wide := port.Plan{MaxPayload: 1448}
+		const lower, below, exceeds = "requested MTU is too large for the path to a peer; using a smaller one", "MTU below 1280", "carries less than the interface's MTU"
+		for _, c := range []struct {
+			name    string
+			plan    port.Plan
+			mtu     int
+			limited bool
+			logged  []string // of the three messages
+			notice  string
+		}{
+			{"wide", wide, 1400, false, nil, ""},
+			{"narrow, but not for the request", path(1490, 1436, 1436), 1400, false, nil, ""},
+			{"narrow", path(1400, 1348, 1348), 1344, true, []string{lower}, ""},
+			{"the same again", path(1400, 1348, 1348), 1344, true, nil, ""},
+			{"narrow by a router's report, below IPv6", path(1300, 1248, 1284), 1280, true, []string{exceeds}, "set the MTU of the interface to 1244"},
+			{"narrow by configuration, below IPv6", path(1300, 1248, 1248), 1244, true, []string{below}, "cannot have IPv6"},
+			{"wide again", wide, 1400, false, nil, ""},
+			{"narrow again", path(1400, 1348, 1348), 1344, true, []string{lower}, ""},
+		} {
+			log.Reset()
+			host.fitMTU(c.plan)
+			r := host.mtuReport
+			if host.now.MTU != c.mtu || r.path.To.IsValid() != c.limited || c.limited && r.path != c.plan.Path {
+				t.Errorf("%s: MTU %d, limited by %+v, want %d, %t", c.name, host.now.MTU, r.path, c.mtu, c.limited)
+			}
+			if n := r.notices().Text(); !strings.Contains(n, c.notice) || (n == "") != (c.notice == "") {
+				t.Errorf("%s: notice %q, want %q", c.name, n, c.notice)
+			}
+			for _, m := range []string{lower, below, exceeds} {
+				if strings.Count(log.String(), "level=WARN") != len(c.logged) || strings.Contains(log.String(), m) != strings.Contains(strings.Join(c.logged, "\n"), m) {
+					t.Errorf("%s: want the warnings %q:\n%s", c.name, c.logged, &log)
+				}
+			}
+			if c.limited && host.now.MTU != st.MTU && len(c.logged) > 0 && !strings.Contains(log.String(), "peer=192.0.2.9") {
+				t.Errorf("%s: the peer is not named:\n%s", c.name, &log)
+			}
+		}
+		h.startInterface()
+	})
 }

@@ -29,6 +29,7 @@ type neighbours struct {
 	retired []neigh.DestroyAH // handles that a posted request may still use
 	frame   []byte            // one frame for the host, with its virtio header
 	strays  strays
+	echoes  echoes
 }
 
 // use starts using the attachment and announces its address.
@@ -124,6 +125,8 @@ func (n *neighbours) step(ev neigh.Event) {
 				}
 			case neigh.DestroyAH:
 				n.retired = append(n.retired, a)
+			case neigh.EchoReply:
+				n.echoes.answered(a)
 			case neigh.Publish:
 				n.f.snapshot.Publish(a.Snapshot)
 			}
@@ -136,13 +139,29 @@ func (n *neighbours) step(ev neigh.Event) {
 	}
 }
 
+// fromHost and fromFabric handle an item of the slow path.
+func (n *neighbours) fromHost(it *slowItem) {
+	n.step(neigh.FromHost{Frame: it.data})
+	n.f.slow.host.done(it)
+}
+
+func (n *neighbours) fromFabric(it *slowItem) {
+	n.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
+	n.f.slow.fabric.done(it)
+}
+
 // sendHost writes a frame of the slow path to the TAP, which counts what the
 // kernel refuses.
 func (n *neighbours) sendHost(frame []byte) {
 	b := append(n.frame[:0], make([]byte, vnet.HeaderLen)...)
 	n.frame = append(b, frame...)
-	if _, err := n.f.host.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false}); err != nil {
+	at := time.Now()
+	accepted, err := n.f.host.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false})
+	if err != nil {
 		n.f.log.Debug("write frame to the host", "err", err)
+	}
+	if accepted == 1 {
+		n.f.records.wroteSlow(at, n.frame)
 	}
 }
 

@@ -53,6 +53,12 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	return nil
 }
 
+// detach removes the programs from a TAP that no goroutine reads, and releases them.
+func (p *programs) detach(tap programmable) error {
+	tap.ObserveWaits(nil, nil)
+	return errors.Join(tap.SetPrograms(link.NoPrograms), p.close())
+}
+
 // close releases the programs. The TAP must be closed, and no goroutine may read it. Idempotent.
 func (p *programs) close() error {
 	p.mu.Lock()
@@ -97,7 +103,8 @@ func (p *programs) counters() (out []hca.Counter, dropped uint64) {
 	}
 	out = appendHistogram(out, "segments_", c.Segments, 1, 7)
 	out = appendHistogram(out, "bytes_", c.Bytes, 6, 16)
-	return appendHistogram(out, "wait_ns_", c.Waits, 11, 24), dropped
+	out = appendHistogram(out, "wait_ns_", c.Waits, 11, 24)
+	return append(out, hca.Counter{Name: "waited_ns", Kind: hca.CountTotal, Value: uint64(c.Waited)}), dropped
 }
 
 // appendHistogram appends the buckets from first to last as counters that are named after

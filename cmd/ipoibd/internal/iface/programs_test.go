@@ -68,7 +68,7 @@ func TestProgramsOfAnInterface(t *testing.T) {
 		}
 		names[c.Name] = true
 	}
-	if len(names) != 1+6+7+11+14 || dropped != 0 {
+	if len(names) != 1+6+7+11+14+1 || dropped != 0 {
 		t.Errorf("%d counters, %d dropped", len(names), dropped)
 	}
 	for range 2 {

@@ -355,7 +355,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.out.wake()
 		l.in.wake()
 	case freeze.SendProbe:
-		l.probes++
+		l.probes.Add(1)
 		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
 		reason := "sends do not complete"
@@ -368,8 +368,8 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	}
 }
 
-// ErrNothing reports that there is nothing to reset.
-var ErrNothing = errors.New("the interface has no queue pair to reset")
+// ErrNothing reports that there is nothing to reset, and nothing to send with.
+var ErrNothing = errors.New("the interface has no queue pair")
 
 var errClosing = errors.New("it is being closed")
 
@@ -380,27 +380,23 @@ var ErrUnderWay = errors.New("a recovery of the interface is already under way; 
 // the rung has begun. Any goroutine may call it. Errors: ErrNothing with the reason,
 // ErrUnderWay, the error of ctx, or why the interface has ended.
 func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
-	out := make(chan error, 1)
-	order := func() {
-		ev := qprecovery.Order{Rung: rung}
+	var refused error
+	err := f.do(ctx, func() {
 		if f.rec.att == nil {
-			_, why := f.rec.target(f.rec.dev.View())
-			out <- fmt.Errorf("%w: %w", ErrNothing, cmp.Or(why, f.rec.err, errClosing))
+			refused = f.rec.nothing()
 			return
 		}
-		var err error
+		ev := qprecovery.Order{Rung: rung}
 		if !f.rec.ladder.Takes(ev) {
-			err = ErrUnderWay
+			refused = ErrUnderWay
 		}
 		f.rec.heal(ev)
-		out <- err
-	}
-	select {
-	case f.queries <- order:
-		return <-out
-	case <-f.done:
-		return cmp.Or(f.end, ErrNothing)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	})
+	return cmp.Or(err, refused)
+}
+
+// nothing is ErrNothing with the reason.
+func (r *recovery) nothing() error {
+	_, why := r.target(r.dev.View())
+	return fmt.Errorf("%w: %w", ErrNothing, cmp.Or(why, r.err, errClosing))
 }

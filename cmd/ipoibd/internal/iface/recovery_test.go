@@ -209,11 +209,11 @@ func TestR25OperatorsOrders(t *testing.T) {
 			}
 		}
 		a.suspend()
-		refused("the interface has no queue pair to reset: device is suspended; 'ipoibd resume' opens it again")
+		refused("the interface has no queue pair: device is suspended; 'ipoibd resume' opens it again")
 		a.resume()
 		a.waitUp()
 		a.unplug()
-		refused("the interface has no queue pair to reset: device soft ")
+		refused("the interface has no queue pair: device soft ")
 		a.plug()
 		a.waitUp()
 		a.tap.SetUp(false)

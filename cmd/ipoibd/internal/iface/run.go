@@ -1,13 +1,13 @@
 package iface
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"ipoibd/link"
-	"ipoibd/neigh"
 )
 
 // Run runs the interface until ctx ends, and then returns nil, or until the interface fails. It is
@@ -27,12 +27,13 @@ func (f *Iface) run(ctx context.Context) error {
 	}
 	views, unsubscribe := f.rec.dev.Subscribe()
 	defer unsubscribe()
+	f.heir.own(f.host.tap)
 	f.rec.worker.start()
 	f.host.worker.start()
 	defer f.wind()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
+	for !f.heir.left {
 		f.publish(time.Now())
 		late := f.setTimer(timer)
 		var now turn
@@ -63,6 +64,9 @@ func (f *Iface) run(ctx context.Context) error {
 			if due(&f.host.custody.at, at) {
 				f.host.inspect()
 			}
+			if due(&f.host.assignment.retry.at, at) {
+				f.host.carryOut(func(error) {})
+			}
 			f.rec.expire(at)
 			f.nbrs.expire(at)
 		case r := <-last(&now, f.rec.att.ahResults()):
@@ -72,12 +76,26 @@ func (f *Iface) run(ctx context.Context) error {
 		case ev := <-last(&now, f.rec.flushes):
 			f.rec.fault(ev)
 		case it := <-last(&now, f.slow.host.ready):
-			f.nbrs.step(neigh.FromHost{Frame: it.data})
-			f.slow.host.done(it)
+			f.nbrs.fromHost(it)
 		case it := <-last(&now, f.slow.fabric.ready):
-			f.nbrs.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
-			f.slow.fabric.done(it)
+			f.nbrs.fromFabric(it)
 		}
+	}
+	return nil
+}
+
+// do runs a function on the goroutine that owns the interface. Errors: the error of ctx, or why
+// the interface has ended.
+func (f *Iface) do(ctx context.Context, what func()) error {
+	ended := make(chan struct{})
+	select {
+	case f.queries <- func() { what(); close(ended) }:
+		<-ended
+		return nil
+	case <-f.done:
+		return cmp.Or(f.end, errEnded)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -85,10 +103,15 @@ func (f *Iface) run(ctx context.Context) error {
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
+	f.refit()
+	f.nbrs.hostChanged(old, f.host.now)
+}
+
+// refit adapts the MTU and the bound of large frames to the plan in use, if there is one.
+func (f *Iface) refit() {
 	if a := f.rec.att; a != nil {
 		f.host.fit(a.plan, a.session.Attr(), f.cfg.SendWRs)
 	}
-	f.nbrs.hostChanged(old, f.host.now)
 }
 
 // lost returns what became of an interface that netlink no longer shows: its TAP still
@@ -121,7 +144,7 @@ func (f *Iface) wind() {
 // setTimer sets the timer to the next deadline, and reports whether it is already due.
 func (f *Iface) setTimer(t *time.Timer) (late bool) {
 	now := time.Now()
-	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, earliest(f.host.asks...), f.shown.at)
+	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at)
 	t.Reset(next.Sub(now))
 	return !next.After(now)
 }

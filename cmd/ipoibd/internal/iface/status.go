@@ -36,7 +36,7 @@ const (
 	ReasonPort      = "port"            // the port is not usable as configured
 	ReasonQueuePair = "queue_pair"      // the queue pair cannot be opened; it is tried again
 	ReasonForeign   = "foreign_process" // another process has attached to ib0
-	ReasonLost      = "lost"            // ib0 was deleted, moved out of reach, or cannot be watched
+	ReasonLost      = "lost"            // ib0 was deleted, moved out of reach, cannot be watched, or could not be rebuilt
 )
 
 const (
@@ -72,20 +72,41 @@ func (f *Iface) Status() report.Interface {
 	s.Peers = reportPeers(last.peers)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
 	for _, l := range f.lanes {
+		s.Counters.Add("", []hca.Counter{{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()}})
 		s.Counters.Add("", l.tx.Counters())
 		s.Counters.Add("", l.rx.Counters())
 	}
+	s.Counters.AddTotals(f.before.Counters)
+	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
 	s.Drops = s.Counters.Drops()
 	if c, err := f.host.tap.Counters(); err == nil { // else ib0 is gone
 		filter, dropped := f.programs.counters()
-		c.Kernel.TxDropped -= min(dropped, c.Kernel.TxDropped) // the kernel counts them too
+		c.Kernel.TxDropped -= min(dropped+f.before.Filtered, c.Kernel.TxDropped) // the kernel counts them too
 		s.Kernel.Add("tap_", tapCounters(c))
 		s.Kernel.Add("tap_", filter)
+		s.Kernel.AddTotals(f.before.TAP)
 		s.Drops += s.Kernel.Drops()
 		s.Kernel.Add("kernel_", kernelCounters(c.Kernel))
 	}
 	return s
 }
+
+// Summary describes the interface in a few words: "ib0 up", "ib1 waiting (port), no carrier". Any
+// goroutine may call it. It only reads the last snapshot.
+func (f *Iface) Summary() string {
+	s := f.shown.snapshot.Load()
+	text := s.Name + " " + s.State
+	if s.Reason != ReasonNone {
+		text += " (" + s.Reason + ")"
+	}
+	if !s.Carrier {
+		text += ", no carrier"
+	}
+	return text
+}
+
+// Works reports whether the last snapshot shows the interface up. Any goroutine may call it.
+func (f *Iface) Works() bool { return f.shown.snapshot.Load().State == StateUp }
 
 // reportPeers returns the peers in the order of their MACs. It leaves out those that have
 // another address now, or were never used.
@@ -150,16 +171,15 @@ func (f *Iface) publish(now time.Time) {
 // show makes a snapshot.
 func (f *Iface) show(now time.Time) {
 	l := f.rec.ladder
-	var probes uint64
-	for _, lane := range f.lanes {
-		probes += lane.probes
-	}
 	s := &snapshot{peers: f.nbrs.table.Peers(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
-		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted, Lanes: len(f.lanes),
-		Groups: []report.Group{}, Counters: report.Counters{"freeze_probes": {Value: probes, Kind: hca.CountTotal}},
+		Netns: f.cfg.Netns, Netdev: f.cfg.Netdev, Owner: f.cfg.Owner,
+		MTU: f.host.now.MTU, MTULimit: f.host.mtuReport.path, Notices: f.host.mtuReport.notices(), Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
+		Lanes: len(f.lanes), SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
+		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
+	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {
 		s.Since = last.Since
@@ -170,8 +190,15 @@ func (f *Iface) show(now time.Time) {
 	if p := f.snapshot.Load(); p != nil && s.MAC != "" {
 		s.HostMAC = p.HostMAC().String()
 	}
-	if err := cmp.Or(f.end, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != StateStopped {
+	raising := error(nil)
+	if f.host.assignment.raise {
+		raising = f.host.assignment.err
+	}
+	if err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != StateStopped {
 		s.Detail = err.Error()
+	}
+	if err := f.host.assignment.err; err != nil {
+		s.Unassigned = err.Error()
 	}
 	if f.rec.lastErr != nil {
 		s.LastError = f.rec.lastErr.Error()
@@ -188,7 +215,9 @@ func (f *Iface) show(now time.Time) {
 			s.Groups = append(s.Groups, report.Group{MGID: g.MGID, Attach: g.Attach})
 		}
 	}
-	s.Counters.Add("neigh_", f.nbrs.table.Stats().Counters())
+	stats := f.nbrs.table.Stats()
+	s.Counters.Add("neigh_", stats.Counters())
+	s.Resolved = report.NewHistogram(&stats.Resolved)
 	f.shown.snapshot.Store(s)
 	f.shown.at = time.Time{}
 }

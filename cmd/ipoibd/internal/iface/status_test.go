@@ -1,6 +1,8 @@
 package iface
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,14 +25,26 @@ func TestStatusWaitsForNoOne(t *testing.T) {
 		if took := time.Since(before); took != 0 || s.State != StateUp || s.Time.After(start) || s.Counters["tx_posts"].Value == 0 {
 			t.Errorf("after %v: %+v", took, s)
 		}
+		if err := answers(a.iface, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the interface hangs, and answers with %v", err)
+		}
 		close(hang)
 		synctest.Wait()
+		if err := answers(a.iface, time.Second); err != nil {
+			t.Errorf("only the device hangs, and the interface answers with %v", err)
+		}
 		a.tap.SetUp(false)
 		synctest.Wait()
 		if s := a.iface.Status(); s.State != StateDown || s.Reason != ReasonAdminDown || !s.Since.Equal(time.Now()) {
 			t.Errorf("%s because of %s since %v, want %v", s.State, s.Reason, s.Since, time.Now())
 		}
 	})
+}
+
+func answers(f *Iface, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return f.Answers(ctx)
 }
 
 // A change of the state is published at once, other changes publishEvery later at most, and

@@ -47,7 +47,7 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet}); err != nil {
 		s.Fatal(err)
 	}
-	x := &stormHost{testHost: h, hca: under, slot: slot, ladder: record(h.iface), orders: &s.orders}
+	x := &stormHost{testHost: h, hca: under, slot: slot, ladder: recordLadder(h.iface), orders: &s.orders}
 	h.start()
 	return x
 }

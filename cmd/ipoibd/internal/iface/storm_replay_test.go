@@ -22,8 +22,8 @@ type step struct {
 	to      qprecovery.State // entered, or kept
 }
 
-// record makes an interface that is not running yet use a recorder.
-func record(f *Iface) *recorder {
+// recordLadder makes an interface that is not running yet use a recorder.
+func recordLadder(f *Iface) *recorder {
 	r := &recorder{Ladder: qprecovery.NewLadder()}
 	f.rec.ladder = r
 	return r

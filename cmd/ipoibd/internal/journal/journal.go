@@ -46,6 +46,19 @@ func (j *Journal) Add(e Entry) {
 	j.added = make(chan struct{})
 }
 
+// Restore continues the journal of another process with its entries, oldest first. The journal is empty
+// before.
+func (j *Journal) Restore(entries []Entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range entries {
+		if e.Seq > j.last {
+			j.last = e.Seq
+			j.ring[e.Seq%Size] = e
+		}
+	}
+}
+
 // Since returns the entries in the ring whose number is above seq, oldest first.
 func (j *Journal) Since(seq uint64) []Entry {
 	entries, _ := j.since(seq)

@@ -183,3 +183,20 @@ func TestNoDurationsInJSON(t *testing.T) {
 		}
 	}
 }
+
+// A journal that continues another one keeps its numbers, so that readers continue where they stopped.
+func TestRestore(t *testing.T) {
+	old := New()
+	for range Size + 5 {
+		old.Add(Entry{Scope: "ib0", Kind: KindNote})
+	}
+	j := New()
+	j.Restore(old.Since(0))
+	j.Add(Entry{Scope: "ib0", Kind: KindNote, Text: "new"})
+	if got := j.Since(Size + 4); len(got) != 2 || got[0].Seq != Size+5 || got[1].Seq != Size+6 || got[1].Text != "new" {
+		t.Errorf("%+v", got)
+	}
+	if got := j.Since(0); len(got) != Size || got[0].Seq != 7 {
+		t.Errorf("%d entries from %d on", len(got), got[0].Seq)
+	}
+}

@@ -3,6 +3,7 @@ package power
 import (
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,9 +104,13 @@ func (f *fakeLogind) answer(msg *dbus.Message) {
 // inhibit grants an inhibitor as logind does: it returns one end of a pipe and reads from
 // the other. It refuses while it prepares for sleep or shutdown.
 func (f *fakeLogind) inhibit(msg *dbus.Message) {
-	for i, want := range []string{inhibitWhat, inhibitWho, inhibitWhy, inhibitMode} {
-		if msg.Body[i] != want {
-			f.t.Errorf("argument %d is %q, want %q", i, msg.Body[i], want)
+	what, _ := msg.Body[0].(string)
+	if !slices.Contains(inhibited, what) {
+		f.t.Errorf("an inhibitor of %q", what)
+	}
+	for i, want := range []string{inhibitWho, inhibitWhy, inhibitMode} {
+		if msg.Body[1+i] != want {
+			f.t.Errorf("argument %d is %q, want %q", 1+i, msg.Body[1+i], want)
 		}
 	}
 	if f.mute.Load() {
@@ -171,8 +176,17 @@ func (f *fakeLogind) emit(member string, begins bool) {
 	must(f.t, f.conn.Emit(loginPath, manager+"."+member, begins))
 }
 
-// waitLocks waits until n inhibitors are held.
-func (f *fakeLogind) waitLocks(n int32) {
+// waitLocks waits until n watchers hold their inhibitors.
+func (f *fakeLogind) waitLocks(n int) {
 	f.t.Helper()
-	eventually(f.t, "inhibitors are taken or released", func() bool { return f.locks.Load() == n })
+	eventually(f.t, "inhibitors are taken or released", func() bool { return f.holders() == n })
+}
+
+// holders returns how many watchers hold all their inhibitors, or -1 if one holds only some.
+func (f *fakeLogind) holders() int {
+	n := int(f.locks.Load())
+	if n%len(inhibited) != 0 {
+		return -1
+	}
+	return n / len(inhibited)
 }

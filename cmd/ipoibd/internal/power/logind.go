@@ -33,11 +33,23 @@ func address() string { return cmp.Or(os.Getenv(addressEnv), pathPrefix+"/run/db
 
 // The arguments of Inhibit, as `systemd-inhibit --list` shows them.
 const (
-	inhibitWhat = "sleep:shutdown"
 	inhibitWho  = "ipoibd"
 	inhibitWhy  = "leave the fabric before the HCA loses power"
 	inhibitMode = "delay"
 )
+
+// inhibited are what is delayed. Each needs an inhibitor of its own: polkit lets any user delay one
+// of them, but only root both with one inhibitor (method_inhibit, src/login/logind-dbus.c).
+var inhibited = []string{"sleep", "shutdown"}
+
+// inhibitors are held until they are closed.
+type inhibitors []*os.File
+
+func (i inhibitors) Close() {
+	for _, file := range i {
+		file.Close()
+	}
+}
 
 const (
 	// callTimeout bounds each exchange with the bus.
@@ -149,9 +161,9 @@ func (l *logind) read(s *dbus.Signal) event {
 	return announced{state}
 }
 
-// inhibit takes an inhibitor, which lasts until the file is closed. It uses a connection of
-// its own, which can receive descriptors.
-func inhibit(ctx context.Context) (*os.File, error) {
+// inhibit takes the inhibitors, either all or none. It uses a connection of its own, which can
+// receive descriptors.
+func inhibit(ctx context.Context) (held inhibitors, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := dbus.Connect(address(), dbus.WithContext(ctx)) // closed with ctx
@@ -159,10 +171,14 @@ func inhibit(ctx context.Context) (*os.File, error) {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
 	defer conn.Close()
-	var fd dbus.UnixFD
-	call := conn.Object(login, loginPath).Call(manager+".Inhibit", dbus.FlagNoAutoStart, inhibitWhat, inhibitWho, inhibitWhy, inhibitMode)
-	if err := call.Store(&fd); err != nil {
-		return nil, fmt.Errorf("take an inhibitor: %w", err)
+	for _, what := range inhibited {
+		var fd dbus.UnixFD
+		call := conn.Object(login, loginPath).Call(manager+".Inhibit", dbus.FlagNoAutoStart, what, inhibitWho, inhibitWhy, inhibitMode)
+		if err := call.Store(&fd); err != nil {
+			held.Close()
+			return nil, fmt.Errorf("take an inhibitor: %w", err)
+		}
+		held = append(held, os.NewFile(uintptr(fd), "inhibitor"))
 	}
-	return os.NewFile(uintptr(fd), "inhibitor"), nil
+	return held, nil
 }

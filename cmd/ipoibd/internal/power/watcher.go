@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -33,7 +32,7 @@ type watcher struct {
 	logind   *logind            // nil: it is missing
 	retry    <-chan time.Time   // when to look for it again
 	quiet    bool               // the log has already reported that it is missing
-	lock     *os.File           // the inhibitor; nil: none
+	locks    inhibitors         // nil: none
 	cancel   context.CancelFunc // of the running hook; nil: none runs
 	returned chan error         // from a hook
 }
@@ -87,7 +86,7 @@ func (w *watcher) connect(ctx context.Context) {
 	}
 	w.logind, w.retry, w.quiet = l, nil, false
 	w.step(ctx, found{l.system})
-	if w.lock != nil {
+	if w.locks != nil {
 		w.log.Info("the system waits for this daemon before it sleeps or shuts down", "limit", l.limit)
 	}
 }
@@ -112,7 +111,7 @@ func (w *watcher) step(ctx context.Context, ev event) {
 	for _, a := range w.machine.step(ev) {
 		switch a {
 		case takeLock:
-			w.lock, err = inhibit(ctx)
+			w.locks, err = inhibit(ctx)
 		case releaseLock:
 			w.release()
 		case cancelHook:
@@ -130,9 +129,9 @@ func (w *watcher) step(ctx context.Context, ev event) {
 }
 
 func (w *watcher) release() {
-	if w.lock != nil {
-		w.lock.Close()
-		w.lock = nil
+	if w.locks != nil {
+		w.locks.Close()
+		w.locks = nil
 	}
 }
 

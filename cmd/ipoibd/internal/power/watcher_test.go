@@ -135,15 +135,15 @@ func TestR26SleepWaitsForSuspend(t *testing.T) {
 	for range 5 {
 		f.sleep(true)
 		w.expect("suspend")
-		if n := f.locks.Load(); n != 1 {
-			t.Fatalf("%d inhibitors are held while Suspend runs, want 1", n)
+		if n := f.holders(); n != 1 {
+			t.Fatalf("%d watchers hold inhibitors while Suspend runs, want 1", n)
 		}
 		w.finish(errors.New("the device is stubborn")) // it sleeps anyway
 		f.waitLocks(0)
 		f.sleep(false)
 		w.expect("resume")
-		if n := f.locks.Load(); n != 1 {
-			t.Fatalf("%d inhibitors are held when Resume is called, want 1", n)
+		if n := f.holders(); n != 1 {
+			t.Fatalf("%d watchers hold inhibitors when Resume is called, want 1", n)
 		}
 		w.finish(nil)
 	}
@@ -202,8 +202,8 @@ func TestR26ShutdownWaitsForStop(t *testing.T) {
 	_, f, w := onBus(t)
 	f.shutdown()
 	w.expect("stop")
-	if n := f.locks.Load(); n != 1 {
-		t.Errorf("%d inhibitors are held while Stop runs, want 1", n)
+	if n := f.holders(); n != 1 {
+		t.Errorf("%d watchers hold inhibitors while Stop runs, want 1", n)
 	}
 	w.finish(nil)
 	f.waitLocks(0)

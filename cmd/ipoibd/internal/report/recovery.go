@@ -11,20 +11,24 @@ import (
 // Recovery is the history of the ladder of an interface or a device. Rungs and reasons are
 // named as in qprecovery.
 type Recovery struct {
-	State     string            `json:"state"`
-	Rung      string            `json:"rung"`
-	Reason    string            `json:"reason"`
-	Since     time.Time         `json:"since,omitzero"`
-	Outage    journal.Seconds   `json:"outage_seconds,omitzero"`
-	NextTry   time.Time         `json:"next_try,omitzero"`
-	GivesUp   time.Time         `json:"gives_up,omitzero"`
-	Recovered uint64            `json:"recovered"`
-	Rungs     map[string]uint64 `json:"rungs"`
-	Reasons   map[string]uint64 `json:"reasons"`
-	FoundRTS  uint64            `json:"found_in_rts"`
-	Absorbed  uint64            `json:"absorbed"`
-	Stale     uint64            `json:"stale"`
-	History   []RecoveryRecord  `json:"history"`
+	State     string          `json:"state"`
+	Rung      string          `json:"rung"`
+	Reason    string          `json:"reason"`
+	Since     time.Time       `json:"since,omitzero"`
+	Outage    journal.Seconds `json:"outage_seconds,omitzero"`
+	NextTry   time.Time       `json:"next_try,omitzero"`
+	GivesUp   time.Time       `json:"gives_up,omitzero"`
+	Recovered uint64          `json:"recovered"`
+	// Repairs are the durations of these recoveries, by the highest rung; OutageTotal is the
+	// outage of all recoveries that have ended.
+	Repairs     map[string]Histogram `json:"repair_seconds"`
+	OutageTotal journal.Seconds      `json:"outage_seconds_total"`
+	Rungs       map[string]uint64    `json:"rungs"`
+	Reasons     map[string]uint64    `json:"reasons"`
+	FoundRTS    uint64               `json:"found_in_rts"`
+	Absorbed    uint64               `json:"absorbed"`
+	Stale       uint64               `json:"stale"`
+	History     []RecoveryRecord     `json:"history"`
 }
 
 // RecoveryRecord is one recovery. The current one has no end, and its durations are measured
@@ -56,6 +60,7 @@ func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Rea
 	r := &Recovery{
 		State: state.String(), Rung: rung.String(), Reason: reason.String(), Recovered: counts.Recovered,
 		Rungs: map[string]uint64{}, Reasons: map[string]uint64{},
+		Repairs: map[string]Histogram{}, OutageTotal: journal.Seconds(counts.Outage),
 		FoundRTS: counts.FoundRTS, Absorbed: counts.Absorbed, Stale: counts.Stale,
 		History: make([]RecoveryRecord, 0, len(history)),
 	}
@@ -67,6 +72,11 @@ func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Rea
 	for why, n := range counts.Reasons {
 		if n > 0 {
 			r.Reasons[qprecovery.Reason(why).String()] = n
+		}
+	}
+	for rung := range counts.Repairs {
+		if d := &counts.Repairs[rung]; d.Count > 0 {
+			r.Repairs[qprecovery.Rung(rung).String()] = NewHistogram(d)
 		}
 	}
 	for _, record := range history {

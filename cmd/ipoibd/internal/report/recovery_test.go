@@ -45,7 +45,7 @@ func (l *ladder) recovery() *Recovery {
 }
 
 func TestR29RecoveryOfAHealthyLadder(t *testing.T) {
-	want := &Recovery{State: "healthy", Rung: "none", Reason: "none", Rungs: map[string]uint64{}, Reasons: map[string]uint64{}, History: []RecoveryRecord{}}
+	want := &Recovery{State: "healthy", Rung: "none", Reason: "none", Rungs: map[string]uint64{}, Reasons: map[string]uint64{}, Repairs: map[string]Histogram{}, History: []RecoveryRecord{}}
 	got := newLadder().recovery()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -54,7 +54,7 @@ func TestR29RecoveryOfAHealthyLadder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, absent := range []string{"null", "since", "outage"} {
+	for _, absent := range []string{"null", `"since"`, `"outage_seconds"`} {
 		if strings.Contains(string(text), absent) {
 			t.Errorf("%q in %s", absent, text)
 		}
@@ -101,6 +101,9 @@ func TestR29RecoveryOnItsWayAndAfter(t *testing.T) {
 	}
 	if want := map[string]uint64{"request_error": 1, "verb_failed": 1}; !reflect.DeepEqual(got.Reasons, want) {
 		t.Errorf("reasons %v, want %v", got.Reasons, want)
+	}
+	if h := got.Repairs["recreate_qp"]; len(got.Repairs) != 1 || h.Count != 1 || h.Sum != journal.Seconds(7*ms) || got.OutageTotal != journal.Seconds(17*ms) {
+		t.Errorf("repairs %+v, outage %s; want one of 7 ms by recreate_qp, and 17 ms", got.Repairs, got.OutageTotal)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
 )
 
@@ -30,8 +31,20 @@ type Status struct {
 	Goroutines    int         `json:"goroutines"`
 	FDs           int         `json:"fds"` // -1: not known
 	HeapBytes     uint64      `json:"heap_bytes"`
+	Sandbox       Sandbox     `json:"sandbox"`
 	Devices       []Device    `json:"devices"`
 	Interfaces    []Interface `json:"interfaces"`
+}
+
+// Sandbox is what the daemon's process may do.
+type Sandbox struct {
+	On           bool     `json:"on"`
+	Capabilities []string `json:"capabilities"` // permitted, by their names in capabilities(7)
+	NoNewPrivs   bool     `json:"no_new_privs"`
+	Landlock     int      `json:"landlock"` // version of its ABI; 0: access to files is not restricted
+	Seccomp      bool     `json:"seccomp"`
+	// Missing are the parts of the sandbox that the kernel does not support, or does not allow.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // Counters are counts by name.
@@ -81,7 +94,8 @@ type Device struct {
 	Reason         string          `json:"reason"`
 	Since          time.Time       `json:"since"`
 	LastError      string          `json:"last_error,omitempty"`
-	Notice         string          `json:"notice,omitempty"`
+	Notice         string          `json:"notice,omitempty"` // the text of Notices
+	Notices        Notices         `json:"notices"`
 	Opens          uint64          `json:"opens"`
 	Attr           *hca.DeviceAttr `json:"attr"`
 	Ports          []Port          `json:"ports"`
@@ -132,7 +146,13 @@ type Interface struct {
 	MTU       int       `json:"mtu"`
 	Carrier   bool      `json:"carrier"`
 	Adopted   bool      `json:"adopted"`
+	Runtime   bool      `json:"runtime"`
+	Netns     string    `json:"netns,omitempty"`
+	Netdev    string    `json:"netdev,omitempty"`
+	Owner     string    `json:"owner,omitempty"`
 	Lanes     int       `json:"lanes"`
+	SendWRs   int       `json:"send_wrs"` // of each lane
+	RecvWRs   int       `json:"recv_wrs"`
 	LastError string    `json:"last_error,omitempty"`
 	QP        *QP       `json:"qp"`
 	Groups    []Group   `json:"groups"`
@@ -140,7 +160,17 @@ type Interface struct {
 	Drops     uint64    `json:"drops"` // by the daemon; Kernel has the kernel's
 	Counters  Counters  `json:"counters"`
 	Kernel    Counters  `json:"kernel"`
+	Resolved  Histogram `json:"resolution_seconds"` // the peer table's own resolutions
 	Recovery  *Recovery `json:"recovery"`
+
+	// Unassigned is why the host could not be configured as requested; empty: it was.
+	Unassigned string `json:"unassigned,omitempty"`
+
+	// MTULimit is the path that determines the MTU; zero: the underlay or the operator does.
+	MTULimit hca.PathLimit `json:"mtu_limit,omitzero"`
+	// Notices are what the MTU makes impossible, and Notice is their text.
+	Notices Notices `json:"notices"`
+	Notice  string  `json:"notice,omitempty"`
 }
 
 // QP is the queue pair of an interface.
@@ -170,4 +200,28 @@ type Peer struct {
 	IPs    []string `json:"ips"`
 	Used   bool     `json:"used"`
 	Handle string   `json:"handle"`
+}
+
+// Histogram is a distribution of durations.
+type Histogram struct {
+	Count   uint64          `json:"count"`
+	Sum     journal.Seconds `json:"sum"`
+	Buckets []Bucket        `json:"buckets"` // ascending
+}
+
+// Bucket counts the durations up to a bound, those of the buckets before it included.
+type Bucket struct {
+	LE    journal.Seconds `json:"le"`
+	Count uint64          `json:"count"`
+}
+
+// NewHistogram describes d. Durations above the last bound are in no bucket.
+func NewHistogram(d *hca.Durations) Histogram {
+	h := Histogram{Count: d.Count, Sum: journal.Seconds(d.Sum), Buckets: make([]Bucket, len(hca.DurationBounds))}
+	var sum uint64
+	for i, bound := range hca.DurationBounds {
+		sum += d.Buckets[i]
+		h.Buckets[i] = Bucket{journal.Seconds(bound), sum}
+	}
+	return h
 }

@@ -1,6 +1,7 @@
-// Package terminal keeps control characters out of the program's output. Others choose
-// the names of processes, interfaces, devices and hosts; with control characters they
-// could recolour a terminal, set its title, hide text or forge lines.
+// Package terminal formats what the program prints for people. Above all it keeps control
+// characters out of the output. Others choose the names of processes, interfaces, devices and
+// hosts; with control characters they could recolour a terminal, set its title, hide text or
+// forge lines.
 //
 // There are two lines of defence. Fprintf escapes its arguments, newlines included, so
 // that a name cannot end its line or its column. Writer wraps the program's outputs: it
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -77,4 +79,15 @@ func escape(s, keep string) string {
 		s = s[n:]
 	}
 	return b.String()
+}
+
+// Short rounds a duration for display.
+func Short(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
 }

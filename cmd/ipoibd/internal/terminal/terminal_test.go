@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -114,4 +115,14 @@ func FuzzEscape(f *testing.F) {
 		}
 		check(t, out.String())
 	})
+}
+
+func TestShortDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1234567: "1.23ms", 999999999: "1s", 12345678912: "12.35s", time.Hour + time.Millisecond: "1h0m0s",
+	} {
+		if got := Short(d).String(); got != want {
+			t.Errorf("%d: %s, want %s", d, got, want)
+		}
+	}
 }

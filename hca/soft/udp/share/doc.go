@@ -18,6 +18,10 @@
 // caller's filter then accepts datagrams from this host if they come from the registered source
 // ports ([Membership.Filter]).
 //
+// If another process of the same daemon continues its sockets, it continues the membership too, with
+// the open files ([Membership.HandOver], [Inherit]): the lock of the registration belongs to the open
+// file, and the other daemons notice nothing.
+//
 // A socket can join the group only if it has the same owner as the others. Daemons with
 // CAP_CHOWN change the owner of their sockets to a user without processes ([Nobody]),
 // so no process without that capability can bind the port, not even one of root. Without the

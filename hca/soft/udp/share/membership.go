@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,6 +145,27 @@ func (m *Membership) enter(dir string) (err error) {
 	if m.sockets, err = holders.Open(); err != nil {
 		return err
 	}
+	if m.slot, m.file, err = m.registry.claim(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotJoined, err)
+	}
+	// Other daemons may leave meanwhile, even all of them at once if another process has destroyed
+	// their sockets. Then those that are still registered do not answer.
+	for until := time.Now().Add(leaveLimit); ; time.Sleep(lockPause) {
+		if err = m.meet(); !errors.Is(err, ErrNotJoined) || time.Now().After(until) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if m.program, err = m.kernel.Program(m.group); err != nil {
+		return &RefusedError{err}
+	}
+	return nil
+}
+
+// meet gets the map from a registered daemon, or creates it if there is none.
+func (m *Membership) meet() error {
 	others, err := m.registry.list()
 	if err != nil {
 		return err
@@ -154,9 +176,6 @@ func (m *Membership) enter(dir string) (err error) {
 	case taken:
 		return ErrTaken
 	}
-	if m.slot, m.file, err = m.registry.claim(); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotJoined, err)
-	}
 	m.user, m.first = Nobody, len(others) == 0
 	if !m.first {
 		m.user = others[0].user
@@ -164,13 +183,7 @@ func (m *Membership) enter(dir string) (err error) {
 	} else if m.group, err = m.kernel.NewSockets(); err != nil {
 		err = &RefusedError{err}
 	}
-	if err != nil {
-		return err
-	}
-	if m.program, err = m.kernel.Program(m.group); err != nil {
-		return &RefusedError{err}
-	}
-	return nil
+	return err
 }
 
 // Enlist makes a receiving socket join the group when it is bound. The socket must not receive
@@ -226,6 +239,11 @@ func (m *Membership) Register(netdev string, recv int, source uint16) (err error
 	if _, err := m.file.WriteAt(reg.encode(), 0); err != nil {
 		return err
 	}
+	return m.begin()
+}
+
+// begin adopts the source ports of the living daemons, and starts the goroutines of the membership.
+func (m *Membership) begin() error {
 	live, err := m.registry.list()
 	if err != nil {
 		return err

@@ -79,11 +79,16 @@ func (r *registry) path(name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", r.dir.Fd(), name)
 }
 
-// lockTries and lockPause bound the wait while another daemon joins, which takes milliseconds.
+// lockTries and lockPause bound the wait while another daemon joins, which takes milliseconds unless
+// it waits itself for daemons that leave.
 const (
-	lockTries = 200
+	lockTries = 400
 	lockPause = 10 * time.Millisecond
 )
+
+// leaveLimit bounds the wait for daemons that leave, which takes milliseconds unless they are
+// starved of CPU time.
+const leaveLimit = 2 * time.Second
 
 // lock waits until no other daemon is joining. Closing the file releases the lock.
 func (r *registry) lock() (*os.File, error) {

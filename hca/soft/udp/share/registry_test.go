@@ -40,6 +40,8 @@ func FuzzParseRegistration(f *testing.F) {
 	})
 }
 
+const unusedPort = 4790 // on netdev 7, to which no socket is bound
+
 func openTestRegistry(t *testing.T, dir string) *registry {
 	t.Helper()
 	r, err := openRegistry(dir, 7)
@@ -202,6 +204,43 @@ func TestHandoverDespiteStoppedDaemons(t *testing.T) {
 	}
 	_ = l.Close()
 	server.Wait()
+}
+
+// A daemon joins although all registered ones leave at this moment, which then no longer answer.
+func TestJoinWhileAllLeave(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "share")
+	var files []*os.File
+	r := openTestRegistry(t, dir)
+	for range 3 {
+		slot, file, err := r.claim()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.Write((&registration{slot: slot, source: 50000, inode: 1, user: Nobody}).encode()); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	descriptor := func() (int, error) { return unix.Dup(int(r.dir.Fd())) }
+	kernel := Kernel{NewSockets: descriptor, Program: func(int) (int, error) { return descriptor() }}
+	var leaving sync.WaitGroup
+	leaving.Go(func() {
+		time.Sleep(10 * lockPause)
+		for _, file := range files {
+			_ = file.Close()
+		}
+	})
+	m, err := Join(&Config{Dir: dir, Kernel: kernel}, 7, unusedPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !m.first || m.slot != len(files) {
+		t.Errorf("joined with slot %d, first %t; want slot %d, first", m.slot, m.first, len(files))
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	leaving.Wait()
 }
 
 func sameFile(t *testing.T, a, b *os.File) bool {

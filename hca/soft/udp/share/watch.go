@@ -86,7 +86,7 @@ func (m *Membership) guard(live []registration) {
 	m.found = found
 	names := holders.Processes(twice)
 	if len(names) == 0 && len(twice) > 0 {
-		names = []string{"a process that cannot be seen from here"}
+		names = []string{"a process that cannot be seen from here ('ss -ulpn sport = :4791' names it to root)"}
 	}
 	m.strangers.Store(&names)
 }
@@ -104,12 +104,10 @@ func (m *Membership) unregistered(live []registration) (inodes []uint64, err err
 // just ending. An error must not be taken for no: if those are of a daemon whose registration was
 // removed, binding would succeed, and the two would replace each other's program forever.
 func (m *Membership) occupied(live []registration) (bool, error) {
-	const tries, pause = 20, 10 * time.Millisecond
-	for range tries {
+	for until := time.Now().Add(leaveLimit); time.Now().Before(until); time.Sleep(lockPause) {
 		if found, err := m.unregistered(live); err != nil || len(found) == 0 {
 			return false, err
 		}
-		time.Sleep(pause)
 	}
 	return true, nil
 }

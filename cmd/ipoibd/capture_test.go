@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The daemon gets the flags, the output gets the file, and standard error gets the totals.
+func TestCaptureCommand(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	out, errOut, err := ipoibd(t, "capture", "--control", path, "--level", "roce,ethernet", "--count", "5", "--duration", "1500ms",
+		"--snaplen", "100", "--direction", "in", "--bpf", "1,6 0 0 1", "--write", file)
+	if err != nil || out != "" || errOut != "3 packets captured, 2 lost\n" {
+		t.Errorf("output %q, %q, %v", out, errOut, err)
+	}
+	request := "{Interface:ib0 Levels:[roce ethernet] Snaplen:100 Direction:in Count:5 Duration:1.5 BPF:1,6 0 0 1 Filter:}"
+	if got := f.taken(); len(got) != 1 || got[0] != "capture "+request {
+		t.Errorf("request %q, want %q", got, request)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "file of "+request {
+		t.Errorf("file %q, %v", text, err)
+	}
+	if out, _, err := ipoibd(t, "capture", "--control", path); err != nil || !strings.HasPrefix(out, "file of {Interface:ib0 Levels:[ipoib]") {
+		t.Errorf("output %q, %v", out, err)
+	}
+}
+
+// A mistake is reported before anything is asked of the daemon, and a refusal leaves the file
+// that is there.
+func TestCaptureMistakes(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	file := filepath.Join(t.TempDir(), "old")
+	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		`unknown level "udp"`:                {"--level", "udp"},
+		"is not between 64 and 262144":       {"--snaplen", "10"},
+		`unknown direction "up"`:             {"--direction", "up"},
+		"is not a BPF program":               {"--bpf", "icmp"},
+		"the duration is negative":           {"--duration", "-1s"},
+		"capture takes no argument":          {"icmp"},
+		`no interface "ib7"`:                 {"--interface", "ib7"},
+		"tcpdump cannot compile the filter":  {"--filter", "what"},
+		"none of the others can be; [bpf fi": {"--filter", "icmp", "--bpf", "1,6 0 0 1"},
+	} {
+		_, _, err := ipoibd(t, append([]string{"capture", "--control", path, "--write", file}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: error %v, want %s", args, err, want)
+		}
+	}
+	f.err = fmt.Errorf("the interface is gone")
+	if _, _, err := ipoibd(t, "capture", "--control", filepath.Join(t.TempDir(), "none"), "--write", file); err == nil {
+		t.Error("captured without a daemon")
+	}
+	if got := f.taken(); len(got) != 0 {
+		t.Errorf("the daemon was asked %q", got)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "old" {
+		t.Errorf("the old file has %q, %v", text, err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, _, err := ipoibd(t, "capture", "--control", path, "--filter", "icmp"); err == nil || !strings.Contains(err.Error(), "needs tcpdump, which is not installed") {
+		t.Errorf("without tcpdump: %v", err)
+	}
+}

@@ -1,0 +1,114 @@
+package conns
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// While a gate is paused, connections wait, and a Shutdown answers those that were accepted before.
+// Afterwards they are served, also by another server of the same socket.
+func TestGate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, err := NewGate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(gate) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	get := func() error {
+		resp, err := client.Get("http://x/")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		_, err = io.ReadAll(resp.Body)
+		return err
+	}
+	for range 3 {
+		if err := get(); err != nil {
+			t.Fatal(err)
+		}
+		gate.Pause()
+		answered := make(chan error, 1)
+		go func() { answered <- get() }()
+		select {
+		case err := <-answered:
+			t.Fatalf("a paused gate has let a client in: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		gate.Resume()
+		if err := <-answered; err != nil {
+			t.Fatal(err)
+		}
+	}
+	var clients sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		clients.Go(func() { errs[i] = get() })
+	}
+	gate.Pause()
+	file, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := server.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != http.ErrServerClosed { //nolint:errorlint // as Serve documents
+		t.Error(err)
+	}
+	heir, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &http.Server{Handler: server.Handler}
+	go func() { _ = next.Serve(heir) }()
+	defer next.Close()
+	clients.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("client %d: %v", i, err)
+		}
+	}
+}
+
+// Neither a gate without a server nor one that is closed while it is paused blocks its callers.
+func TestGateWithoutServer(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, err := NewGate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate.Resume()
+	gate.Pause()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := gate.Accept()
+		ended <- err
+	}()
+	if err := gate.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a closed gate accepts")
+	}
+}

@@ -1,0 +1,51 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
+)
+
+// MaxPingTimeout is the longest time that a ping may wait.
+const MaxPingTimeout = time.Minute
+
+// PingRequest sends one echo request to a peer, and waits for its answer.
+type PingRequest struct {
+	Interface string          `json:"interface,omitempty"` // empty: the only one
+	Target    string          `json:"target"`              // an IP address on the link, or a peer's GID or MAC
+	Size      int             `json:"size"`                // bytes without IPoIB header
+	Timeout   journal.Seconds `json:"timeout_seconds"`
+	Reply     *PingReply      `json:"reply,omitempty"` // set by the daemon if there was an answer
+}
+
+// PingReply is the answer of a peer.
+type PingReply struct {
+	GID       hca.GID         `json:"gid"`
+	QPN       hca.QPN         `json:"qpn"`
+	RoundTrip journal.Seconds `json:"round_trip_seconds"`
+}
+
+func (*PingRequest) url() string { return "/v1/ping" }
+
+func (q *PingRequest) resolve(n Names) (err error) {
+	q.Reply = nil
+	if q.Timeout <= 0 || q.Timeout > journal.Seconds(MaxPingTimeout) {
+		return fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s", ErrInvalid, q.Timeout, MaxPingTimeout)
+	}
+	q.Interface, err = pick("interface", q.Interface, n.Interfaces)
+	return err
+}
+
+func (q *PingRequest) carryOut(ctx context.Context, d Daemon) (err error) {
+	limited, cancel := context.WithTimeout(ctx, time.Duration(q.Timeout))
+	defer cancel()
+	q.Reply, err = d.Ping(limited, *q)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the interface hangs
+		err = nil
+	}
+	return err
+}

@@ -1,0 +1,239 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/handover"
+	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/cmd/ipoibd/internal/systemd"
+)
+
+// parkLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
+// devices.
+const parkLimit = 2 * time.Second
+
+// estate is what one process hands over to another. The descriptors are those of the control socket,
+// of the metrics if Metrics is set, and then those of devices and interfaces, FDs of each.
+type estate struct {
+	Config     config.Config // without the interfaces that have failed
+	Metrics    bool
+	Asleep     bool // the devices are suspended
+	Resting    bool // by the operator
+	Journal    []journal.Entry
+	Systemd    systemd.Handed
+	Devices    []estateDevice    // as in Config
+	Interfaces []estateInterface // as in Config
+}
+
+type estateDevice struct {
+	FDs    int
+	HCA    backend.Handed
+	Before counted
+}
+
+type estateInterface struct {
+	FDs   int
+	State iface.State
+}
+
+// counted is what processes have counted of a device.
+type counted struct {
+	Counters report.Totals
+	Drops    uint64
+	Opens    uint64
+	Recovery *report.Recovery
+}
+
+// addTo adds the counts to a report of the device.
+func (c *counted) addTo(r *report.Device) {
+	r.Counters.AddTotals(c.Counters)
+	r.Drops += c.Drops
+	r.Opens += c.Opens
+	r.Recovery = r.Recovery.After(c.Recovery)
+}
+
+// parked is a daemon that waits, because another process may continue everything.
+type parked struct {
+	held    []*iface.Parked // of interfaces
+	devices []*managed
+	release []func() // of devices
+	paused  int      // how many of devices are paused
+}
+
+// HandOver implements control.Daemon.
+func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
+	select {
+	case d.changing <- struct{}{}:
+	default:
+		return fmt.Errorf("%w: a change of the configuration or another hand-over is under way, or the daemon is stopping", control.ErrUnavailable)
+	}
+	defer func() { <-d.changing }()
+	if d.running.Err() != nil {
+		return errStopping
+	}
+	conn, err := accept()
+	if err != nil {
+		return err
+	}
+	g, err := handover.Give(conn)
+	if err != nil {
+		d.opts.Log.Warn("not handed over", "err", err)
+		return nil
+	}
+	began := time.Now()
+	if err := d.give(g); err != nil {
+		d.opts.Log.Error("not handed over; this process continues", "to", g.PID, "err", err, "after", time.Since(began))
+		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("not handed over to process %d: %v", g.PID, err)})
+		return nil
+	}
+	d.opts.Log.Info("handed over", "to", g.PID, "after", time.Since(began))
+	if err := systemd.Succeed(g.PID); err != nil {
+		d.opts.Log.Warn("systemd: cannot notify", "err", err)
+	}
+	d.end(nil) // before d.changing is free
+	return nil
+}
+
+// give stops everything at a boundary, and offers it. After an error it continues.
+func (d *daemon) give(g *handover.Giver) error {
+	p, err := d.park()
+	if err != nil {
+		p.resume()
+		g.Withdraw(err)
+		return err
+	}
+	e, fds, err := d.estate(p)
+	if err == nil {
+		err = g.Offer(e, fds)
+	} else {
+		g.Withdraw(err)
+	}
+	handover.CloseAll(fds)
+	if err != nil {
+		p.resume()
+		d.control.Resume()
+		if d.metrics != nil {
+			d.metrics.Resume()
+		}
+		return err
+	}
+	d.given.Store(true)
+	d.control.GiveUp()
+	p.leave()
+	return nil
+}
+
+// park parks interfaces, and then devices: they receive until all interfaces have stopped sending, so
+// that what one sends to another still arrives. After an error, part of it is done.
+func (d *daemon) park() (*parked, error) {
+	ctx, cancel := context.WithTimeout(d.running, parkLimit)
+	defer cancel()
+	p := &parked{}
+	devices, ifaces := d.lists()
+	for _, m := range ifaces {
+		d.mu.Lock()
+		failed := m.failure != nil
+		d.mu.Unlock()
+		if failed {
+			continue
+		}
+		held, err := m.Park(ctx)
+		if err != nil {
+			return p, fmt.Errorf("interface %s: %w", m.Name(), err)
+		}
+		p.held = append(p.held, held)
+	}
+	for _, dev := range devices {
+		release, err := dev.Park(ctx)
+		if err != nil {
+			return p, fmt.Errorf("device %s: %w", dev.name, err)
+		}
+		p.devices, p.release = append(p.devices, dev), append(p.release, release)
+	}
+	for _, dev := range p.devices {
+		if err := dev.slot.Pause(); err != nil {
+			return p, fmt.Errorf("device %s: %w", dev.name, err)
+		}
+		p.paused++
+	}
+	return p, nil
+}
+
+// resume continues what was parked.
+func (p *parked) resume() {
+	for _, dev := range p.devices[:p.paused] {
+		dev.slot.Resume()
+	}
+	for _, release := range p.release {
+		release()
+	}
+	for _, held := range p.held {
+		held.Resume()
+	}
+}
+
+// leave ends what was parked without an effect on what another process continues.
+func (p *parked) leave() {
+	for _, dev := range p.devices {
+		dev.slot.GiveUp()
+	}
+	for _, held := range p.held {
+		held.Leave()
+	}
+	for _, release := range p.release {
+		release()
+	}
+}
+
+// estate returns everything that was parked, with descriptors, which the caller closes, also after an
+// error.
+func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
+	e.Config, e.Systemd = *d.works(), systemd.HandOver()
+	fd, err := d.control.Pause()
+	if err != nil {
+		return e, nil, err
+	}
+	fds = append(fds, fd)
+	if d.metrics != nil {
+		if fd, err = handover.Duplicate(d.metrics.Pause()); err != nil {
+			return e, fds, err
+		}
+		e.Metrics, fds = true, append(fds, fd)
+	}
+	e.Interfaces = make([]estateInterface, len(p.held))
+	ofIfaces, errs := make([][]int, len(p.held)), make([]error, len(p.held)+1)
+	var all sync.WaitGroup
+	for i, held := range p.held {
+		all.Go(func() {
+			e.Interfaces[i].State, ofIfaces[i], errs[i] = held.State()
+			e.Interfaces[i].FDs = len(ofIfaces[i])
+		})
+	}
+	all.Wait()
+	for _, dev := range p.devices { // after the interfaces, whose last messages it has sent
+		r, own, err := d.reportOf(dev, time.Now()), []int(nil), error(nil)
+		x := estateDevice{Before: counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery}}
+		x.HCA, own, err = dev.slot.HandOver()
+		errs[len(p.held)] = errors.Join(errs[len(p.held)], err)
+		x.FDs, fds = len(own), append(fds, own...)
+		e.Devices = append(e.Devices, x)
+	}
+	for _, own := range ofIfaces {
+		fds = append(fds, own...)
+	}
+	d.mu.Lock()
+	e.Asleep = d.asleep
+	d.mu.Unlock()
+	e.Resting, e.Journal = d.resting.Load(), d.journal.Since(0)
+	return e, fds, errors.Join(errs...)
+}

@@ -1,0 +1,146 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/link"
+)
+
+// maxMemory bounds the file of remembered interfaces, in bytes: thousands fit.
+const maxMemory = 16 << 20
+
+// memoryOf returns the path of the file that remembers the interfaces added at run time: a JSON list
+// of their requests. It is beside the control socket, and so does not survive a restart of the
+// machine. Neither do the interfaces.
+func memoryOf(control string) string {
+	return strings.TrimSuffix(control, ".sock") + ".interfaces.json"
+}
+
+// remember writes the file. d.changing is held, or the daemon does not serve yet.
+func (d *daemon) remember() error {
+	for _, f := range d.cfg.Interfaces {
+		delete(d.left, f.Name)
+	}
+	requests := slices.Collect(maps.Values(d.left))
+	for _, f := range d.cfg.Interfaces {
+		if f.Runtime() && !d.opts.Remove {
+			requests = append(requests, json.RawMessage(f.Request))
+		}
+	}
+	if err := replaceFile(memoryOf(d.cfg.Control), requests); err != nil {
+		return fmt.Errorf("%w, so the next start will not know of it", err)
+	}
+	return nil
+}
+
+// replaceFile replaces the file atomically. Without requests, it removes the file.
+func replaceFile(path string, requests []json.RawMessage) error {
+	if len(requests) == 0 {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	text, err := json.Marshal(requests)
+	if err != nil {
+		return err
+	}
+	next := path + ".new" // perhaps left by a process that was killed
+	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return nil
+}
+
+// takeBack adopts the interfaces that were added to an earlier daemon at run time, each where that one
+// has left it. One that no longer exists is forgotten: its pod has ended, or it was removed while no
+// daemon ran. Another one that cannot be adopted stays in the file, for the next start, until it is
+// added again or removed. The daemon does not serve yet.
+func (d *daemon) takeBack() {
+	path := memoryOf(d.cfg.Control)
+	requests, err := readMemory(path)
+	if err != nil {
+		kept := path + ".unreadable"
+		d.opts.Log.Error("cannot take back the interfaces that were added at run time; their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
+		return
+	}
+	d.left = map[string]json.RawMessage{}
+	for _, r := range requests {
+		_, err := d.apply(d.running, func(now *config.Config) (*config.Config, error) {
+			next, err := now.WithRuntime(r)
+			if err == nil {
+				next.Interfaces[len(next.Interfaces)-1].Existing = true
+			}
+			return next, err
+		})
+		switch {
+		case d.running.Err() != nil:
+			return // the file stays as it is
+		case errors.Is(err, link.ErrNotFound), errors.Is(err, link.ErrNoNamespace):
+			d.opts.Log.Info("forgotten: an interface that was added at run time no longer exists", "err", err)
+		case err != nil:
+			d.opts.Log.Error("cannot take back an interface that was added at run time; the next start tries again", "request", string(r), "err", err)
+			d.left[nameIn(r)] = r
+		}
+	}
+	if len(requests) > 0 {
+		d.logForgetful(d.remember())
+	}
+}
+
+func (d *daemon) logForgetful(err error) {
+	if err != nil {
+		d.opts.Log.Error("cannot remember the interfaces that were added at run time", "err", err)
+	}
+}
+
+// nameIn returns the name of the interface in a request, or "".
+func nameIn(request json.RawMessage) string {
+	var named struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal(request, &named)
+	return named.Name
+}
+
+// readMemory reads the file. It trusts none that another user, except root, may have written.
+func readMemory(path string) (requests []json.RawMessage, err error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	owner := info.Sys().(*syscall.Stat_t).Uid
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) || info.Size() > maxMemory {
+		return nil, fmt.Errorf("%s is not a file of at most %d bytes that only this user may write; delete it", path, maxMemory)
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &requests)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return requests, nil
+}

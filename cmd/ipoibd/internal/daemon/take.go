@@ -1,0 +1,269 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/handover"
+	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/metrics"
+	"ipoibd/hca"
+)
+
+// settleLimit bounds how long the control socket and the metrics are not served after a hand-over,
+// because the interfaces that were up are not up again yet. It takes milliseconds. Meanwhile, clients
+// wait to be accepted.
+const settleLimit = time.Second
+
+// goneTries and gonePause bound the attempts to take over from a daemon that ends just then.
+const (
+	goneTries = 5
+	gonePause = 50 * time.Millisecond
+)
+
+// takeOver takes over from the daemon that answers on the control socket, and runs what that daemon ran,
+// with its configuration. It returns false if no daemon answers. After an error nothing has changed.
+func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, err error) {
+	d.lockMemory(cfg) // before the other daemon stops
+	for try := 1; ; try++ {
+		if taken, err = d.tryTakeOver(ctx, cfg); !errors.Is(err, handover.ErrGone) || try == goneTries {
+			return taken, err
+		}
+		time.Sleep(gonePause) // another one may be starting in its place
+	}
+}
+
+// tryTakeOver is takeOver, except that the daemon may have ended before it made an offer.
+func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken bool, err error) {
+	conn, err := control.AskHandOver(ctx, cfg.Control)
+	if errors.Is(err, control.ErrNotRunning) {
+		d.opts.Log.Info("no daemon answers on the control socket, so there is nothing to take over")
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("take over: %w", err)
+	}
+	t, err := handover.Take(ctx, conn)
+	if err != nil {
+		return false, fmt.Errorf("take over: %w", err)
+	}
+	x, err := d.inherit(t, cfg)
+	if err != nil {
+		t.Fail()
+	} else {
+		err = t.Own()
+	}
+	if err != nil {
+		return false, errors.Join(fmt.Errorf("take over: %w", err), x.close())
+	}
+	d.begins(x, cfg)
+	return true, nil
+}
+
+// inheritance is what was made from an estate. Nothing of it runs yet.
+type inheritance struct {
+	made
+	estate  estate
+	plan    config.Plan
+	control *control.Server
+	metrics *metrics.Server
+}
+
+// close closes everything, without an effect on what the other process continues.
+func (x *inheritance) close() (err error) {
+	for _, m := range x.ifaces {
+		err = errors.Join(err, m.Close())
+	}
+	for _, dev := range x.devices {
+		err = errors.Join(err, dev.slot.Close())
+	}
+	if x.metrics != nil {
+		err = errors.Join(err, x.metrics.Close())
+	}
+	if x.control != nil {
+		err = errors.Join(err, x.control.Close())
+	}
+	return err
+}
+
+// portions divides descriptors among their owners.
+type portions struct{ fds []int }
+
+// next returns the next n descriptors. The caller owns them.
+func (p *portions) next(n int) ([]int, error) {
+	if n < 0 || n > len(p.fds) {
+		return nil, fmt.Errorf("%d descriptors are left, want %d", len(p.fds), n)
+	}
+	some := p.fds[:n:n]
+	p.fds = p.fds[n:]
+	return some, nil
+}
+
+// inherit makes everything that the other daemon runs. After an error, part of it is made.
+func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance, err error) {
+	x = &inheritance{made: made{map[string]*managed{}, map[string]*member{}}}
+	rest := &portions{t.FDs}
+	defer func() { handover.CloseAll(rest.fds) }()
+	dec := json.NewDecoder(bytes.NewReader(t.State))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&x.estate); err != nil {
+		return x, fmt.Errorf("the state of the running daemon: %w", err)
+	}
+	e := &x.estate
+	if err := e.check(own); err != nil {
+		return x, fmt.Errorf("the state of the running daemon: %w", err)
+	}
+	fds, err := rest.next(1)
+	if err != nil {
+		return x, err
+	}
+	if x.control, err = control.Inherit(own.Control, fds[0], d); err != nil {
+		return x, err
+	}
+	if err := d.inheritMetrics(x, own, rest); err != nil {
+		return x, err
+	}
+	e.Config.Sandbox = own.Sandbox // each process has its own
+	if d.opts.Admit != nil {
+		if err := d.opts.Admit(&e.Config); err != nil {
+			return x, err
+		}
+	}
+	if x.plan, err = config.MakePlan(&config.Config{Control: e.Config.Control, MetricsListen: e.Config.MetricsListen, Sandbox: e.Config.Sandbox}, &e.Config); err != nil {
+		return x, err
+	}
+	for i, c := range e.Config.Devices {
+		if err := d.inheritDevice(x, c, e.Devices[i], rest); err != nil {
+			return x, fmt.Errorf("device %s: %w", c.Name, err)
+		}
+	}
+	for i, c := range e.Config.Interfaces {
+		if fds, err = rest.next(e.Interfaces[i].FDs); err != nil {
+			return x, err
+		}
+		dev := x.devices[c.Device]
+		f, err := iface.Inherit(c, e.Interfaces[i].State, fds, d.env(dev))
+		if err != nil {
+			return x, fmt.Errorf("interface %s: %w", c.Name, err)
+		}
+		x.ifaces[c.Name] = &member{Iface: f, device: dev}
+	}
+	return x, nil
+}
+
+// check checks the configuration of an estate.
+func (e *estate) check(own *config.Config) error {
+	if err := e.Config.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case e.Config.Control != own.Control:
+		return fmt.Errorf("its control socket is %s, not %s", e.Config.Control, own.Control)
+	case len(e.Devices) != len(e.Config.Devices), len(e.Interfaces) != len(e.Config.Interfaces):
+		return fmt.Errorf("%d devices and %d interfaces for a configuration with %d and %d", len(e.Devices), len(e.Interfaces), len(e.Config.Devices), len(e.Config.Interfaces))
+	}
+	return nil
+}
+
+// inheritMetrics continues the listener of the metrics, unless this process has another address.
+func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *portions) (err error) {
+	var fds []int
+	if x.estate.Metrics {
+		if fds, err = rest.next(1); err != nil {
+			return err
+		}
+	}
+	same := own.MetricsListen == x.estate.Config.MetricsListen
+	x.estate.Config.MetricsListen = own.MetricsListen
+	switch {
+	case same && len(fds) > 0:
+		x.metrics, err = metrics.Inherit(fds[0], d.Status)
+		return err
+	case own.MetricsListen != "":
+		x.metrics, err = metrics.Listen(own.MetricsListen, d.Status)
+	}
+	handover.CloseAll(fds)
+	return err
+}
+
+// inheritDevice makes a device that continues one of the other daemon, and waits for the queue pairs of
+// its interfaces.
+func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, rest *portions) error {
+	fds, err := rest.next(e.FDs)
+	if err != nil {
+		return err
+	}
+	dev, err := d.newDevice(c, x.estate.Config.Interfaces, false)
+	if err != nil {
+		handover.CloseAll(fds)
+		return err
+	}
+	x.devices[c.Name] = dev
+	var await []hca.QPN
+	for i, f := range x.estate.Config.Interfaces {
+		if qpn := x.estate.Interfaces[i].State.QPN; f.Device == c.Name && qpn != 0 {
+			await = append(await, qpn)
+		}
+	}
+	dev.before = e.Before
+	return dev.slot.Inherit(e.HCA, fds, await)
+}
+
+// begins begins to run what was inherited. This process, whose own configuration is own, owns it now.
+func (d *daemon) begins(x *inheritance, own *config.Config) {
+	d.control, d.metrics = x.control, x.metrics
+	d.control.Own()
+	d.journal.Restore(x.estate.Journal)
+	d.mu.Lock()
+	d.asleep = x.estate.Asleep
+	d.mu.Unlock()
+	d.resting.Store(x.estate.Resting)
+	d.commit(x.plan, x.made)
+	d.cfg = &x.estate.Config
+	if next, err := own.WithRuntimeOf(d.cfg); err != nil || !d.runs(next) {
+		d.own = own
+	}
+	if err := x.estate.Systemd.Inherit(); err != nil {
+		d.opts.Log.Warn("systemd: cannot notify", "err", err)
+	}
+	began := time.Now()
+	for !d.settled(x) && time.Since(began) < settleLimit && d.running.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))
+	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})
+}
+
+// settled reports whether all interfaces are up that were up before.
+func (d *daemon) settled(x *inheritance) bool {
+	for i, c := range x.estate.Config.Interfaces {
+		if x.estate.Interfaces[i].State.QPN != 0 && !x.ifaces[c.Name].Works() {
+			return false
+		}
+	}
+	return true
+}
+
+// runs reports whether a configuration is the one that runs.
+func (d *daemon) runs(cfg *config.Config) bool {
+	p, err := config.MakePlan(d.cfg, cfg)
+	return err == nil &&
+		!slices.ContainsFunc(p.Devices, func(s config.Step[config.Device]) bool { return s.Change != config.Kept }) &&
+		!slices.ContainsFunc(p.Interfaces, func(s config.Step[config.Interface]) bool { return s.Change != config.Kept })
+}
+
+// applyOwn applies the configuration with which this process was started, as a reload does.
+func (d *daemon) applyOwn() {
+	result, err := d.change(d.running, d.own.WithRuntimeOf)
+	if err = errors.Join(err, result.Err()); err != nil && d.running.Err() == nil {
+		d.opts.Log.Error("the configuration of the former daemon stays, where that of this one cannot be applied; correct it and reload it", "err", err)
+	}
+}

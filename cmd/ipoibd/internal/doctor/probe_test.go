@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Only rules that drop every datagram of the port on its way in count.
+func TestParseFirewall(t *testing.T) {
+	chain := func(hook, rules string) string {
+		return "table inet t {\n\tchain c {\n\t\ttype filter hook " + hook + " priority filter; policy accept;\n" + rules + "\t}\n}\n"
+	}
+	for name, c := range map[string]struct {
+		listing string
+		want    []FirewallRule
+	}{
+		"drop":                      {chain("input", "\t\tudp dport 4791 drop # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 drop"}}},
+		"reject":                    {chain("input", "\t\tudp dport 4791 reject with icmp port-unreachable # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 reject with icmp port-unreachable"}}},
+		"counted":                   {chain("prerouting", "\t\tudp dport 4791 counter packets 2 bytes 99 drop # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 counter packets 2 bytes 99 drop"}}},
+		"counted, but has met none": {chain("input", "\t\tudp dport 4791 counter packets 0 bytes 0 drop # handle 3\n"), nil},
+		"another port":              {chain("input", "\t\tudp dport 47911 drop # handle 3\n"), nil},
+		"another condition":         {chain("input", "\t\tip saddr != 192.0.2.0/24 udp dport 4791 drop # handle 3\n"), nil},
+		"an exception before":       {chain("input", "\t\tip saddr 192.0.2.0/24 udp dport 4791 accept # handle 2\n\t\tudp dport 4791 drop # handle 3\n"), nil},
+		"on its way out":            {chain("output", "\t\tudp dport 4791 drop # handle 3\n"), nil},
+		"forwarded":                 {chain("forward", "\t\tudp dport 4791 drop # handle 3\n"), nil},
+		"no hook":                   {"table inet t {\n\tchain c {\n\t\tudp dport 4791 drop # handle 3\n\t}\n}\n", nil},
+		"cut":                       {"table inet t {\n\tchain c {\n\t\ttype filter hook input", nil},
+		"nothing":                   {"", nil},
+	} {
+		if got := parseFirewall([]byte(c.listing)); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// The rules that docs/security.md recommends are no finding.
+func TestRecommendedFirewallIsNoFinding(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rules, _ := strings.Cut(string(text), "```nft\n")
+	rules, _, found := strings.Cut(rules, "```")
+	if !found || strings.Count(rules, "4791") < 5 {
+		t.Fatal("the page no longer has the rules")
+	}
+	listed := ""
+	for line := range strings.Lines(rules) {
+		if strings.Contains(line, "4791") {
+			line = strings.Replace(strings.TrimRight(line, "\n"), "counter", "counter packets 1 bytes 1", 1) + " # handle 9\n"
+		}
+		listed += line
+	}
+	if got := parseFirewall([]byte(listed)); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestParseService(t *testing.T) {
+	if got := parseService([]byte("LoadState=loaded\nActiveState=failed\nResult=exit-code\nNRestarts=5\n")); got != (Service{"failed", "exit-code", "5"}) {
+		t.Errorf("%+v", got)
+	}
+	for _, text := range []string{"", "LoadState=not-found\nActiveState=inactive\n", "garbage"} {
+		if got := parseService([]byte(text)); got != (Service{}) {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+// The process of the test is examined as the kernel describes it.
+func TestExamineProcess(t *testing.T) {
+	self, err := examineProcess(0)
+	if err != nil || !self.known() || self.UID != os.Geteuid() {
+		t.Fatalf("%+v, %v", self, err)
+	}
+	byPID, err := examineProcess(os.Getpid())
+	if byPID.PID = 0; err != nil || byPID != self {
+		t.Errorf("%+v, %v; want %+v", byPID, err, self)
+	}
+	if _, err := examineProcess(1 << 30); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a process that does not exist: %v", err)
+	}
+	out, err := exec.Command("sh", "-c", "ulimit -n 77 && grep -E 'open files|locked memory' /proc/self/limits").Output()
+	if err != nil || limit(out, "Max open files") != 77 {
+		t.Errorf("limit of %q is %d, %v", out, limit(out, "Max open files"), err)
+	}
+	if n := limit([]byte("Max locked memory         unlimited            unlimited            bytes\n"), "Max locked memory"); n != 1<<64-1 {
+		t.Errorf("unlimited is %d", n)
+	}
+}
+
+// The kernel knows when a process has started, whatever the clock says.
+func TestClockStep(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now().Round(0)
+	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
+	for _, step := range []time.Duration{0, time.Hour, -time.Hour} {
+		got := clockStep(child.Process.Pid, began.Add(-step)) // what it would believe if the clock was set by step since
+		if t.Logf("%v for %v", got, step); (got - step).Abs() > time.Second {
+			t.Errorf("step %v, want %v", got, step)
+		}
+	}
+	if got := clockStep(1<<30, began); got != 0 {
+		t.Errorf("of no process: %v", got)
+	}
+}
+
+func TestCheckControl(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(dir, "c.sock"):               "",
+		filepath.Join(dir, "new", "dir", "c.sock"): "",
+		filepath.Join(file, "c.sock"):              "is not a directory",
+		filepath.Join(file, "below", "c.sock"):     "not a directory",
+	} {
+		if err := checkControl(path); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
+
+func TestExamineSocket(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	l, err := net.Listen("unix", path("listens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	stale, err := net.Listen("unix", path("stale"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+	if err := os.WriteFile(path("file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]SocketState{"listens": SocketAnswers, "stale": SocketStale, "file": SocketBlocked, "none": SocketAbsent, "file/below": SocketDenied} {
+		s := examineSocket(t.Context(), path(name))
+		if s.State != want || (s.Err == nil) != (want == SocketAnswers || want == SocketAbsent) {
+			t.Errorf("%s: %+v, want the state %d", name, s, want)
+		}
+		if want == SocketAnswers && s.PID != os.Getpid() {
+			t.Errorf("%s: process %d, want %d", name, s.PID, os.Getpid())
+		}
+	}
+}
+
+// A program that prints without end, or never ends, does not delay doctor.
+func TestRunIsBounded(t *testing.T) {
+	start := time.Now()
+	for _, c := range []struct {
+		script string
+		want   string
+	}{{"echo ok", "ok\n"}, {"echo no; exit 1", ""}, {"yes", ""}, {"echo late; sleep 600", ""}} {
+		if got := string(run(t.Context(), "sh", "-c", c.script)); got != c.want {
+			t.Errorf("%s: %.20q, want %q", c.script, got, c.want)
+		}
+	}
+	if run(t.Context(), "no-such-program") != nil {
+		t.Error("a missing program has output")
+	}
+	if took := time.Since(start); took > 20*programLimit {
+		t.Errorf("took %v", took)
+	} else {
+		t.Logf("took %v", took)
+	}
+}
+
+func TestCommandIsQuoted(t *testing.T) {
+	for arg, want := range map[string]string{
+		"eth0": "eth0", "fd00::1/64": "fd00::1/64", "": "''", "a b": "'a b'", "$(reboot)": "'$(reboot)'", "it's": `'it'\''s'`, "a\nb": "'a\nb'",
+	} {
+		if got := command("x %s", arg); got != "x "+want {
+			t.Errorf("%q: %s, want %s", arg, got, want)
+		}
+		if out, err := exec.Command("sh", "-c", "printf %s "+want).Output(); err != nil || string(out) != arg {
+			t.Errorf("a shell reads %s as %q, %v", want, out, err)
+		}
+	}
+}

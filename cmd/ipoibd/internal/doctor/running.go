@@ -1,0 +1,307 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/qprecovery"
+	"ipoibd/ud/ipoib"
+)
+
+// devices calls each with the devices of the daemon.
+func (f *Facts) devices(each func(d *report.Device) *Finding) (out []Finding) {
+	if f.Status == nil {
+		return nil
+	}
+	for i := range f.Status.Devices {
+		d := &f.Status.Devices[i]
+		if x := each(d); x != nil {
+			x.device, x.Subject = d.Name, d.Name
+			out = append(out, *x)
+		}
+	}
+	return out
+}
+
+// interfaces calls each with the interfaces of the daemon.
+func (f *Facts) interfaces(each func(x *report.Interface) *Finding) (out []Finding) {
+	if f.Status == nil {
+		return nil
+	}
+	for i := range f.Status.Interfaces {
+		s := &f.Status.Interfaces[i]
+		if x := each(s); x != nil {
+			x.device, x.Subject = s.Device, s.Name
+			out = append(out, *x)
+		}
+	}
+	return out
+}
+
+func deviceSuspended(f *Facts) []Finding {
+	return f.devices(func(d *report.Device) *Finding {
+		if d.State != qprecovery.DeviceSuspended.String() {
+			return nil
+		}
+		return &Finding{What: "the device was closed by 'ipoibd suspend', or before the system slept", Evidence: since(d), Advice: "open it again", Command: f.asks("resume")}
+	})
+}
+
+func deviceGivenUp(f *Facts) []Finding {
+	return f.devices(func(d *report.Device) *Finding {
+		if d.State != qprecovery.DeviceGivenUp.String() {
+			return nil
+		}
+		return &Finding{What: "the daemon has given the device up", Evidence: since(d), Advice: "remove the cause, then let the daemon try again", Command: f.asks("recover", "--device", d.Name)}
+	})
+}
+
+func deviceWaiting(f *Facts) []Finding {
+	return f.devices(func(d *report.Device) *Finding {
+		if d.State == report.DeviceOpen {
+			return nil
+		}
+		return &Finding{What: "the device is not open", Evidence: since(d), Advice: "remove the cause; the daemon tries again by itself. The HCAs, and what keeps each from working:", Command: "ipoibd devices"}
+	})
+}
+
+// since describes the state of a device.
+func since(d *report.Device) string {
+	text := fmt.Sprintf("%s since %s, because of %s", d.State, d.Since.Local().Format(time.DateTime), d.Reason)
+	return strings.TrimSuffix(text+": "+d.LastError, ": ")
+}
+
+// asks returns a command to this daemon.
+func (f *Facts) asks(words ...string) string {
+	text := "ipoibd"
+	for _, w := range append(words, "--control", f.Socket.Path) {
+		text += command(" %s", w)
+	}
+	return text
+}
+
+func interfaceHangs(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		if why := f.Status.Stale(x); why != "" {
+			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon so that its log shows what hung, and start it again (systemd does)", Command: command("kill -QUIT %d", f.Socket.PID)}
+		}
+		return nil
+	})
+}
+
+func interfaceFailed(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		if x.State != iface.StateFailed {
+			return nil
+		}
+		return &Finding{What: "the daemon has lost the interface, and no longer serves it", Evidence: x.Because(), Advice: "restart the daemon, which creates it again", Command: f.restart()}
+	})
+}
+
+func foreignProcess(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		if x.Reason != iface.ReasonForeign {
+			return nil
+		}
+		out := &Finding{What: "another process has attached to the interface and receives some of its frames", Evidence: x.Because(), Advice: "stop that process; the carrier returns by itself"}
+		i := slices.IndexFunc(f.Interfaces, func(i Interface) bool { return i.Name == x.Name })
+		if i >= 0 && len(f.Interfaces[i].Holders) > 0 {
+			var names []string
+			for _, h := range f.Interfaces[i].Holders {
+				names = append(names, fmt.Sprintf("%s (pid %d)", h.Name, h.PID))
+			}
+			out.Evidence = "a queue of it is open in " + strings.Join(names, ", ")
+			if len(names) == 1 {
+				out.Command = command("kill %d", f.Interfaces[i].Holders[0].PID)
+			}
+		}
+		return out
+	})
+}
+
+func interfaceDown(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		if x.State != iface.StateDown || x.Reason != iface.ReasonAdminDown {
+			return nil
+		}
+		return &Finding{What: "the interface is down", Evidence: "nothing has set it up, or something has set it down (" + x.Reason + ")", Advice: "set it up; --up does that at the start", Command: command("ip link set %s up", x.Name)}
+	})
+}
+
+// unready calls each with the interfaces that `ipoibd status --check` finds wanting.
+func (f *Facts) unready(each func(x *report.Interface, u report.Unready) *Finding) []Finding {
+	if f.Status == nil {
+		return nil
+	}
+	list := map[string]report.Unready{}
+	for _, u := range f.Status.Unready() {
+		list[u.Interface] = u
+	}
+	return f.interfaces(func(x *report.Interface) *Finding {
+		if u, is := list[x.Name]; is {
+			return each(x, u)
+		}
+		return nil
+	})
+}
+
+func interfaceNotReady(f *Facts) []Finding {
+	return f.unready(func(x *report.Interface, u report.Unready) *Finding {
+		if u.Up {
+			return nil
+		}
+		return &Finding{What: "the interface carries no traffic", Evidence: fmt.Sprintf("%s: %s", x.State, cmp.Or(u.Why, x.Reason)), Advice: "remove the cause; the daemon tries again by itself. Its history:", Command: f.asks("events")}
+	})
+}
+
+func interfaceUnassigned(f *Facts) []Finding {
+	return f.unready(func(x *report.Interface, u report.Unready) *Finding {
+		if !u.Up {
+			return nil
+		}
+		return &Finding{What: "the interface lacks an address or a route of the configuration", Evidence: u.Why, Advice: "correct --address or --route, or remove what is in their way; the daemon tries again by itself", Command: command("ip address show dev %s", x.Name)}
+	})
+}
+
+// notice returns the text of the notices of a kind, or "".
+func notice(all report.Notices, kind string) string {
+	return slices.DeleteFunc(slices.Clone(all), func(n report.Notice) bool { return n.Kind != kind }).Text()
+}
+
+// noticed returns a rule about a notice of a device that needs no other words.
+func noticed(kind, what, advice string) func(*Facts) []Finding {
+	return func(f *Facts) []Finding {
+		return f.devices(func(d *report.Device) *Finding {
+			if text := notice(d.Notices, kind); text != "" {
+				return &Finding{What: what, Evidence: text, Advice: advice}
+			}
+			return nil
+		})
+	}
+}
+
+func nat(f *Facts) []Finding {
+	return noticed(report.NoticeNAT, "a NAT between the hosts translates addresses, which RoCEv2 does not survive", "connect the hosts without it, or by a tunnel (docs/security.md has one)")(f)
+}
+
+func firewallOut(f *Facts) []Finding {
+	out := noticed(report.NoticeFirewall, "the firewall of this host drops what the daemon sends", "let UDP port 4791 pass")(f)
+	for i := range out {
+		out[i].Command = "nft list ruleset"
+	}
+	return out
+}
+
+func unresolvedPeer(f *Facts) []Finding {
+	return noticed(report.NoticeUnresolved, "the name of a peer cannot be looked up", "correct --peer or the DNS; the daemon looks the name up again by itself")(f)
+}
+
+func sendBuffer(f *Facts) []Finding {
+	out := noticed(report.NoticeSendBuffer, "the send buffer is small, so that peers that do not answer can hold up the others", "raise the limit, on the host, and restart the daemon")(f)
+	for i := range out {
+		out[i].Command = "sysctl -w net.core.wmem_max=134217728"
+	}
+	return out
+}
+
+func noSegmentation(f *Facts) []Finding {
+	return f.devices(func(d *report.Device) *Finding {
+		if text := notice(d.Notices, report.NoticeNoSegmentation); text != "" {
+			return &Finding{What: "bulk traffic is slower, because the kernel or the NIC does not segment UDP", Evidence: text, Advice: "see whether checksums can be switched on (tx-checksum-ip-generic)", Command: command("ethtool -k %s", d.Underlay)}
+		}
+		return nil
+	})
+}
+
+func noIPv6(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		text := notice(x.Notices, report.NoticeNoIPv6)
+		if text == "" {
+			return nil
+		}
+		out := &Finding{What: "the interface cannot have IPv6 addresses", Evidence: fmt.Sprintf("%s (it is %d)", text, x.MTU), Advice: "raise the MTU of the underlay and of the network below"}
+		for i := range f.Devices {
+			if d := &f.Devices[i]; d.Name == x.Device && d.Underlay != "" {
+				out.Command = command("ip link set %s mtu 1500", d.Underlay)
+			}
+		}
+		return out
+	})
+}
+
+func pathMTU(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		text := notice(x.Notices, report.NoticePathMTU)
+		if text == "" {
+			return nil
+		}
+		out := &Finding{What: "large packets to a peer are lost", Evidence: text, Advice: "lower the MTU of the interface, or raise that of the path"}
+		if fits := f.narrowest(x) - ipoib.HeaderLen; fits > 0 {
+			out.Command = command("ip link set %s mtu %d", x.Name, fits)
+		}
+		return out
+	})
+}
+
+// narrowest returns what the narrowest path from the GID of an interface carries, or 0 if it carries
+// all that the underlay does.
+func (f *Facts) narrowest(x *report.Interface) int {
+	for i := range f.Status.Devices {
+		for _, p := range f.Status.Devices[i].Ports {
+			if d := &f.Status.Devices[i]; d.Name == x.Device && x.QP != nil && p.Num == int(x.Port) && x.QP.GIDIndex >= 0 && x.QP.GIDIndex < len(p.GIDs) {
+				return p.GIDs[x.QP.GIDIndex].Path.Carries
+			}
+		}
+	}
+	return 0
+}
+
+// otherNotice is about a notice of a newer daemon.
+func otherNotice(f *Facts) []Finding {
+	return f.devices(func(d *report.Device) *Finding {
+		for _, n := range d.Notices {
+			if !slices.Contains(report.NoticeKinds, n.Kind) {
+				return &Finding{What: "the daemon reports a problem that this program does not know", Evidence: n.Text, Advice: "use the program of the daemon's version"}
+			}
+		}
+		return nil
+	})
+}
+
+func otherVersion(f *Facts) []Finding {
+	if f.Status == nil || f.Status.Version == f.Version {
+		return nil
+	}
+	return []Finding{{
+		What: "the daemon is not of this program's version", Evidence: fmt.Sprintf("the daemon is %s, this program %s", f.Status.Version, f.Version),
+		Advice: "restart the daemon; ib0 and its connections survive that", Command: f.restart(),
+	}}
+}
+
+func filesNearlyExhausted(f *Facts) []Finding {
+	if f.Status == nil || !f.Process.known() || f.Status.FDs < 0 || uint64(f.Status.FDs) < f.Process.Files-f.Process.Files/10 {
+		return nil
+	}
+	return []Finding{{
+		What: "the daemon has nearly as many files open as it may", Evidence: fmt.Sprintf("%d are open, RLIMIT_NOFILE is %d", f.Status.FDs, f.Process.Files),
+		Advice: "raise the limit (a systemd unit: LimitNOFILE=)", Command: command("prlimit --pid %d --nofile=4096", f.Process.PID),
+	}}
+}
+
+// stepLimit is how long a process may take from its start until it reads the clock.
+const stepLimit = 10 * time.Second
+
+func clockStepped(f *Facts) []Finding {
+	if f.ClockStep.Abs() < stepLimit {
+		return nil
+	}
+	return []Finding{{
+		What: "the clock was set while the daemon ran, so the times of earlier events are wrong; its own timers are not affected", Evidence: fmt.Sprintf("the daemon believes that it started at %s; by the kernel it was %s away", f.Status.Started.Local().Format(time.DateTime), f.ClockStep.Abs().Round(time.Second)),
+		Advice: "keep that in mind when you compare times; let a time service set the clock before the daemon starts", Command: f.asks("events"),
+	}}
+}

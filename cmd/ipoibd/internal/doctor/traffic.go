@@ -1,0 +1,199 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/report"
+)
+
+// traffic is what a device has counted.
+type traffic struct {
+	device     *report.Device
+	earlier    *report.Device // the same opening, the time watched before; nil: not known
+	watched    time.Duration
+	interfaces []*report.Interface
+}
+
+// blames returns the evidence that a counter explains why peers are not reached: it grows now, or
+// it has grown and this device has no peer at all. Otherwise it returns "". A healthy device also
+// counts such datagrams now and then, for example when a peer restarts.
+func (t *traffic) blames(counters ...string) string {
+	for _, name := range counters {
+		total := t.device.Counters[name].Value
+		grown := uint64(0)
+		if t.earlier != nil && total > t.earlier.Counters[name].Value {
+			grown = total - t.earlier.Counters[name].Value
+		}
+		lonely := !hasPeers(t)
+		if grown > 0 || total > 0 && lonely {
+			text := fmt.Sprintf("%s is %d, %d more than %s before", name, total, grown, t.watched)
+			if lonely {
+				text += "; no peer is known"
+			}
+			return text
+		}
+	}
+	return ""
+}
+
+// traffics calls each with the traffic of the open devices.
+func (f *Facts) traffics(each func(t *traffic) *Finding) (out []Finding) {
+	for _, t := range f.reported() {
+		if t.device.State != report.DeviceOpen {
+			continue
+		}
+		if x := each(&t); x != nil {
+			x.device, x.Subject = t.device.Name, t.device.Name
+			out = append(out, *x)
+		}
+	}
+	return out
+}
+
+func duplicateAddress(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		evidence := notice(t.device.Notices, report.NoticeDuplicateAddress)
+		if evidence == "" {
+			evidence = t.blames("rx_own_source")
+		}
+		if evidence == "" {
+			return nil
+		}
+		return &Finding{What: "another host has the underlay address of this one, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: command("ip address show dev %s", t.device.Underlay)}
+	})
+}
+
+func familyMismatch(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		for _, x := range t.interfaces {
+			if x.QP == nil || len(t.device.Peers) == 0 {
+				continue
+			}
+			gid := x.QP.GID.Addr().Unmap()
+			same := slices.ContainsFunc(t.device.Peers, func(p netip.Addr) bool { return p.Unmap().Is4() == gid.Is4() })
+			if !same {
+				family := map[bool]string{true: "IPv4", false: "IPv6"}
+				return &Finding{
+					What: "the peers and this host have addresses of different IP families", Evidence: fmt.Sprintf("the GID of %s is %s, %s; all peers are %s, such as %s", x.Name, gid, family[gid.Is4()], family[!gid.Is4()], t.device.Peers[0]),
+					Advice: "name the peers by addresses of this host's family, or give the underlay an address of theirs", Command: command("ip address add ADDRESS/PREFIX dev %s", t.device.Underlay),
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func pkeyMismatch(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		evidence := t.blames("rx_drop_pkey", "rx_other_pkey")
+		if evidence == "" || hasPeers(t) {
+			return nil
+		}
+		var own []string
+		for _, k := range t.pkeys() {
+			own = append(own, fmt.Sprintf("0x%04x", uint16(k)))
+		}
+		return &Finding{
+			What: "other hosts use another P_Key, and none uses this one", Evidence: fmt.Sprintf("%s; this host has %s", evidence, strings.Join(own, ", ")),
+			Advice: "give all hosts of a network the same P_Key", Command: "ipoibd run --pkey P_KEY",
+		}
+	})
+}
+
+// hasPeers reports whether an interface of the device has peers, so other partitions are none of its
+// business.
+func hasPeers(t *traffic) bool {
+	return slices.ContainsFunc(t.interfaces, func(x *report.Interface) bool { return len(x.Peers) > 0 })
+}
+
+func qkeyMismatch(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		if evidence := t.blames("rx_drop_qkey"); evidence != "" {
+			return &Finding{What: "other hosts use another Q_Key", Evidence: evidence, Advice: "use ipoibd, or another implementation with the Q_Key 0x0b1b, on all hosts", Command: f.asks("status", "-v")}
+		}
+		return nil
+	})
+}
+
+func unknownPeer(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		if evidence := t.blames("rx_drop_unknown_peer"); evidence != "" {
+			return &Finding{
+				What: "a host that is not among the peers sends, and --known-peers-only drops that", Evidence: evidence,
+				Advice: "add it to the peers; a capture on the underlay shows its address", Command: command("tcpdump -ni %s udp port 4791", t.device.Underlay),
+			}
+		}
+		return nil
+	})
+}
+
+func oneSidedPeer(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		if t.device.Replicates {
+			return nil
+		}
+		if evidence := t.blames("rx_drop_no_qp", "rx_drop_group_qpn"); evidence != "" {
+			return &Finding{
+				What: "a host sends to this one with --peer, but this one has no --peer", Evidence: evidence,
+				Advice: "name that host here as well, or remove --peer there; a capture on the underlay shows its address", Command: "ipoibd run --peer ADDRESS",
+			}
+		}
+		return nil
+	})
+}
+
+func peerRefuses(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		evidence := t.blames("wire_icmp_errors", "wire_tx_drop_no_route")
+		if evidence == "" {
+			return nil
+		}
+		x := &Finding{What: "a peer's host answers that no daemon runs there, or a router or a firewall that it cannot be reached", Evidence: evidence, Advice: "start ipoibd there, or correct --peer, the firewall or the route"}
+		if len(t.device.Peers) > 0 {
+			x.Evidence += fmt.Sprintf("; the peers are %s", list(t.device.Peers))
+			x.Command = command("ip route get %s", t.device.Peers[0])
+		}
+		return x
+	})
+}
+
+// maxListed bounds how many peers a finding names.
+const maxListed = 8
+
+func list(addrs []netip.Addr) string {
+	var names []string
+	for _, a := range addrs[:min(len(addrs), maxListed)] {
+		names = append(names, a.String())
+	}
+	if more := len(addrs) - maxListed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+func noPeerAnswers(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		text := notice(t.device.Notices, report.NoticeSilent)
+		if text == "" || len(t.device.Peers) == 0 {
+			return nil
+		}
+		return &Finding{
+			What: "none of the peers has ever answered", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
+			Advice: "look there: does ipoibd run, with --peer and the address of this host, and does every firewall on the way let UDP port 4791 pass?", Command: command("ping -c 3 %s", t.device.Peers[0]),
+		}
+	})
+}
+
+func alone(f *Facts) []Finding {
+	return f.traffics(func(t *traffic) *Finding {
+		text := notice(t.device.Notices, report.NoticeSilent)
+		if text == "" || len(t.device.Peers) > 0 {
+			return nil
+		}
+		return &Finding{What: "no other host has been heard", Evidence: text, Advice: "if this host should not be alone, name the others", Command: "ipoibd run --peer ADDRESS"}
+	})
+}

@@ -1,0 +1,25 @@
+// Package handover is the protocol by which a running daemon, the giver, hands its interfaces over to
+// another process of the same user, the taker, over a UNIX stream socket.
+//
+// Each message is its length, 4 bytes in network byte order, and a JSON object. The descriptors of an
+// offer follow it as SCM_RIGHTS, 250 at most with each further byte.
+//
+//	message   | from  | means
+//	ask       | taker | the version of the protocol
+//	offer     | giver | it has stopped at a boundary; here are its state and its descriptors
+//	taken     | taker | it has built all that can fail, and waits
+//	yours     | giver | it has given up everything, and ends
+//	withdrawn | giver | it continues itself; the taker must not use what it got
+//
+// Until yours, everything belongs to the giver: if the connection breaks, the taker refuses or the
+// limit passes, it continues where it stopped, since it has closed nothing. If the connection breaks
+// while the taker waits for yours, the giver has died, because one that lives withdraws first. Then
+// only the taker has the descriptors, so it continues. So at any moment exactly one process owns the
+// interfaces, whichever of the two is killed; machine.go has both sides as tables.
+//
+//	file       | what
+//	machine.go | the states of both sides
+//	message.go | the messages, with their descriptors
+//	giver.go   | the giver's side of a connection
+//	taker.go   | the taker's
+package handover

@@ -1,0 +1,312 @@
+package handover
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pairOf returns both ends of a connection.
+func pairOf(t *testing.T) (giver, taker *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends []*net.UnixConn
+	for _, fd := range fds {
+		file := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(file)
+		_ = file.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ends = append(ends, c.(*net.UnixConn))
+	}
+	return ends[0], ends[1]
+}
+
+// pipes returns n descriptors, the read ends of pipes that contain their numbers.
+func pipes(t *testing.T, n int) (fds []int) {
+	t.Helper()
+	for i := range n {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+		if err := binary.Write(w, binary.BigEndian, uint16(i)); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := Duplicate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
+// taken is the outcome of a taker.
+type taken struct {
+	t    *Taker
+	err  error // of Take
+	owns error // of Own
+}
+
+// take runs a taker, which calls build with the offer.
+func take(c *net.UnixConn, build func(*Taker) bool) <-chan taken {
+	done := make(chan taken, 1)
+	go func() {
+		t, err := Take(context.Background(), c)
+		switch {
+		case err != nil:
+			done <- taken{err: err}
+		case !build(t):
+			t.Fail()
+			done <- taken{t, nil, errors.New("failed")}
+		default:
+			done <- taken{t, nil, t.Own()}
+		}
+	}()
+	return done
+}
+
+func always(*Taker) bool { return true }
+
+// A state with more descriptors than fit in one message arrives as it was, each descriptor at its place.
+func TestHandOver(t *testing.T) {
+	for _, n := range []int{0, 1, fdsAtOnce, fdsAtOnce + 7} {
+		giver, taker := pairOf(t)
+		done := take(taker, always)
+		g, err := Give(giver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.PID != os.Getpid() {
+			t.Errorf("the taker is process %d, want %d", g.PID, os.Getpid())
+		}
+		what := map[string]string{"peers": strings.Repeat("x", 1<<20)}
+		if err := g.Offer(what, pipes(t, n)); err != nil {
+			t.Fatal(err)
+		}
+		got := <-done
+		if got.err != nil || got.owns != nil {
+			t.Fatalf("take: %v, own: %v", got.err, got.owns)
+		}
+		var state map[string]string
+		if err := json.Unmarshal(got.t.State, &state); err != nil || state["peers"] != what["peers"] || len(got.t.FDs) != n {
+			t.Fatalf("%d bytes and %d descriptors: %v", len(got.t.State), len(got.t.FDs), err)
+		}
+		for i, fd := range got.t.FDs {
+			var number uint16
+			f := os.NewFile(uintptr(fd), "taken")
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("descriptor %d has the flags %#x: %v", i, flags, err)
+			}
+			if err := binary.Read(f, binary.BigEndian, &number); err != nil || int(number) != i {
+				t.Errorf("descriptor %d is number %d: %v", i, number, err)
+			}
+			_ = f.Close()
+		}
+	}
+}
+
+// Whatever goes wrong, exactly one side owns everything, and says why.
+func TestHandOverFails(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		build func(*Taker) bool
+		give  func(*testing.T, *Giver) error
+		giver string // error of the giver
+		taker string // of the taker; empty: it owns everything
+	}{
+		{
+			"the giver cannot", always,
+			func(_ *testing.T, g *Giver) error {
+				g.Withdraw(errors.New("ib0 is recovering"))
+				return errors.New("ib0 is recovering")
+			},
+			"ib0 is recovering", "the running daemon continues: ib0 is recovering",
+		},
+		{
+			"the taker cannot", func(*Taker) bool { return false },
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
+			"has not taken over", "failed",
+		},
+		{
+			"the taker dies", func(t *Taker) bool { _ = t.conn.Close(); return false },
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
+			"has not taken over", "failed",
+		},
+		{
+			"the giver dies", always,
+			func(t *testing.T, g *Giver) error { // after the offer
+				if err := g.conn.send(message{Type: g.state.becomes(prepared), State: json.RawMessage("{}")}, nil); err != nil {
+					t.Fatal(err)
+				}
+				_, _, err := g.conn.receive()
+				return errors.Join(err, g.conn.Close(), errors.New("dead"))
+			},
+			"dead", "",
+		},
+		{
+			"the taker is stopped",
+			func(*Taker) bool { time.Sleep(takeLimit + takeLimit/4); return true },
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
+			"has not taken over within", "the running daemon continues",
+		},
+		{
+			"no JSON", always,
+			func(_ *testing.T, g *Giver) error { return g.Offer(func() {}, nil) },
+			"unsupported type", "the running daemon continues: json",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			giver, taker := pairOf(t)
+			done := take(taker, c.build)
+			g, err := Give(giver)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.give(t, g); err == nil || !strings.Contains(err.Error(), c.giver) {
+				t.Errorf("giver: %v, want %q", err, c.giver)
+			}
+			got := <-done
+			err = errors.Join(got.err, got.owns)
+			if c.taker == "" && err != nil || c.taker != "" && (err == nil || !strings.Contains(err.Error(), c.taker)) {
+				t.Errorf("taker: %v, want %q", err, c.taker)
+			}
+		})
+	}
+}
+
+// A giver that dies before its offer is told apart from one that refuses.
+func TestGiverIsGone(t *testing.T) {
+	for _, unread := range []bool{false, true} { // a question that was not read resets the connection
+		giver, taker := pairOf(t)
+		done := take(taker, always)
+		if !unread {
+			if _, err := Give(giver); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = giver.Close()
+		if got := <-done; !errors.Is(got.err, ErrGone) {
+			t.Errorf("unread %v: %v", unread, got.err)
+		}
+	}
+}
+
+// A giver refuses other versions and other messages, and explains that.
+func TestGiverRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"type":"ask","version":2}`:              "version 2",
+		`{"type":"taken"}`:                        `the first message is a "taken"`,
+		`{"type":"ask","version":1,"newer":true}`: "unknown field",
+		`{"type":"ask"} {"type":"ask"}`:           "more than one",
+		`[]`:                                      "cannot unmarshal",
+	} {
+		giver, taker := pairOf(t)
+		go func() { _, _ = taker.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)) }()
+		if _, err := Give(giver); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// What the other side announces does not cost memory or time, and descriptors that were not announced,
+// or too many, are closed.
+func TestReceiveIsBounded(t *testing.T) {
+	frame := func(text string) []byte {
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+	}
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	for name, c := range map[string]struct {
+		bytes []byte
+		fds   int // sent with one more byte
+	}{
+		"a length of 4 GB":          {[]byte{0xff, 0xff, 0xff, 0xff}, 0},
+		"less than announced":       {append([]byte{3, 0, 0, 0}, "short"...), 0},
+		"too many descriptors":      {frame(`{"type":"offer","fds":1025}`), 0},
+		"a negative number of them": {frame(`{"type":"offer","fds":-1}`), 0},
+		"none of them":              {append(frame(`{"type":"offer","fds":1}`), 0), 0},
+		"more of them":              {frame(`{"type":"offer","fds":1}`), 2},
+	} {
+		giver, taker := pairOf(t)
+		files := pipes(t, c.fds)
+		before := open()
+		if _, err := taker.Write(c.bytes); err != nil {
+			t.Fatal(err)
+		}
+		if c.fds > 0 {
+			if _, _, err := taker.WriteMsgUnix([]byte{0}, unix.UnixRights(files...), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = taker.CloseWrite()
+		if m, fds, err := (conn{giver}).receive(); err == nil {
+			t.Errorf("%s: received %+v with %v", name, m, fds)
+		}
+		if now := open(); now != before {
+			t.Errorf("%s: %d descriptors are open, were %d", name, now, before)
+		}
+	}
+}
+
+// Whatever is parsed is written again as it was understood.
+func FuzzParse(f *testing.F) {
+	for _, m := range []message{
+		{Type: "ask", Version: Version},
+		{Type: "offer", State: json.RawMessage(`{"Config":{}}`), FDs: 3},
+		{Type: "taken"},
+		{Type: "yours"},
+		{Type: "withdrawn", Reason: "busy"},
+	} {
+		body, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var m, again message
+		if parse(body, &m) != nil {
+			return
+		}
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parse(text, &again); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		var a, b bytes.Buffer
+		if m.State != nil && (json.Compact(&a, m.State) != nil || json.Compact(&b, again.State) != nil) {
+			t.Fatalf("%s and %s", m.State, again.State)
+		}
+		m.State, again.State = nil, nil
+		if !slices.Equal([]any{m.Type, m.Version, m.FDs, m.Reason}, []any{again.Type, again.Version, again.FDs, again.Reason}) {
+			t.Errorf("%+v, then %+v", m, again)
+		}
+	})
+}

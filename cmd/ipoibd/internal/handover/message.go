@@ -1,0 +1,194 @@
+package handover
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Version of the protocol and of the state. A giver refuses any other.
+const Version = 1
+
+// Bounds of what a process accepts from the other one.
+const (
+	// maxMessage is in bytes. 14 interfaces whose tables are full of peers in use need less, and hundreds
+	// that have only heard of theirs.
+	maxMessage = 64 << 20
+	// maxFDs bounds the descriptors of an offer: 64 interfaces with 8 queues, and their devices.
+	maxFDs = 1024
+	// fdsAtOnce is less than SCM_MAX_FD (253), the bound of the kernel for one message.
+	fdsAtOnce = 250
+)
+
+// message is what the two sides send each other. Only the fields of its type are set.
+type message struct {
+	Type    string          `json:"type"`
+	Version int             `json:"version,omitempty"` // ask
+	State   json.RawMessage `json:"state,omitempty"`   // offer
+	FDs     int             `json:"fds,omitempty"`     // offer
+	Reason  string          `json:"reason,omitempty"`  // withdrawn
+}
+
+// conn sends and receives messages.
+type conn struct{ *net.UnixConn }
+
+func (c conn) send(m message, fds []int) error {
+	m.FDs = len(fds)
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxMessage || len(fds) > maxFDs {
+		return fmt.Errorf("the %s has %d bytes and %d descriptors, more than %d and %d", m.Type, len(body), len(fds), maxMessage, maxFDs)
+	}
+	if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
+		return err
+	}
+	for len(fds) > 0 {
+		some := fds[:min(len(fds), fdsAtOnce)]
+		fds = fds[len(some):]
+		if _, _, err := c.WriteMsgUnix([]byte{0}, unix.UnixRights(some...), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive returns the next message with its descriptors, which the caller owns.
+func (c conn) receive() (m message, fds []int, err error) {
+	var size [4]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return m, nil, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxMessage {
+		return m, nil, fmt.Errorf("a message of %d bytes, more than %d", n, maxMessage)
+	}
+	// The memory grows with what arrives, not with what is announced.
+	var body bytes.Buffer
+	if _, err := io.CopyN(&body, c, int64(n)); err != nil {
+		return m, nil, err
+	}
+	if err := parse(body.Bytes(), &m); err != nil {
+		return m, nil, err
+	}
+	if m.FDs < 0 || m.FDs > maxFDs {
+		return m, nil, fmt.Errorf("an offer with %d descriptors, more than %d", m.FDs, maxFDs)
+	}
+	for len(fds) < m.FDs {
+		some, err := c.receiveFDs()
+		if fds = append(fds, some...); err == nil && len(fds) > m.FDs {
+			err = fmt.Errorf("%d descriptors, announced were %d", len(fds), m.FDs)
+		}
+		if err != nil {
+			CloseAll(fds)
+			return m, nil, err
+		}
+	}
+	return m, fds, nil
+}
+
+// receiveFDs receives the descriptors that come with one byte. The Go runtime marks them close-on-exec.
+func (c conn) receiveFDs() (fds []int, err error) {
+	control := make([]byte, unix.CmsgSpace(4*fdsAtOnce))
+	var one [1]byte
+	n, size, flags, _, err := c.ReadMsgUnix(one[:], control)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:size])
+	for i := range messages {
+		some, rightsErr := unix.ParseUnixRights(&messages[i])
+		fds, err = append(fds, some...), errors.Join(err, rightsErr)
+	}
+	if err == nil && (n != 1 || len(fds) == 0 || flags&unix.MSG_CTRUNC != 0) {
+		err = errors.New("descriptors are missing; the limit of open files may be too low")
+	}
+	return fds, err
+}
+
+// parse reads a message that one of this version may send.
+func parse(body []byte, m *message) error {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(m); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("more than one JSON value in a message")
+	}
+	return nil
+}
+
+// within sets the deadline of what follows; 0: none.
+func (c conn) within(limit time.Duration) error {
+	if limit == 0 {
+		return c.SetDeadline(time.Time{})
+	}
+	return c.SetDeadline(time.Now().Add(limit))
+}
+
+// Peer returns the process at the other end. It returns an error unless that belongs to the user of
+// this process.
+func Peer(c *net.UnixConn) (pid int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			return
+		}
+		if pid = int(cred.Pid); int(cred.Uid) != os.Geteuid() {
+			err = fmt.Errorf("the other process belongs to user %d, this one to user %d; only a daemon of the same user can take over", cred.Uid, os.Geteuid())
+		}
+	})
+	return pid, errors.Join(cerr, err)
+}
+
+// Duplicate returns another descriptor of a socket, such as a listener, for an offer.
+func Duplicate(s any) (fd int, err error) {
+	socket, ok := s.(syscall.Conn)
+	if !ok {
+		return -1, fmt.Errorf("a %T has no descriptor", s)
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	return fd, errors.Join(cerr, os.NewSyscallError("duplicate a descriptor", err))
+}
+
+// CloseAll closes descriptors.
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// eventOf returns the event that a received message, or the error of receiving, is.
+func eventOf(m message, err error) event {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return late
+	case err != nil:
+		return broken
+	}
+	switch e := event(m.Type); e {
+	case gotOffer, gotTaken, gotYours, gotWithdraw:
+		return e
+	default:
+		return broken
+	}
+}

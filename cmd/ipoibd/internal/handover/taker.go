@@ -1,0 +1,109 @@
+package handover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// offerLimit bounds the wait for the offer: the giver first completes what is in flight.
+const offerLimit = 10 * time.Second
+
+// ErrGone means that the giver has ended before it made an offer.
+var ErrGone = errors.New("the running daemon has ended")
+
+// Gone returns ErrGone with the error of a connection that the other side has closed or left, and any other
+// error as it is.
+func Gone(err error) error {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, unix.ECONNRESET, unix.EPIPE} {
+		if errors.Is(err, end) {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+	}
+	return err
+}
+
+// Taker is the taker's side of a connection. One goroutine uses it.
+type Taker struct {
+	conn  conn
+	state state
+	State json.RawMessage // of the giver
+	FDs   []int           // of the giver; the caller owns them
+}
+
+// Take asks for everything and receives the offer. The taker owns the connection. Errors: ErrGone, why
+// the giver keeps everything, and those of the socket.
+func Take(ctx context.Context, c *net.UnixConn) (*Taker, error) {
+	t := &Taker{conn: conn{c}, state: waiting}
+	if err := t.conn.within(offerLimit); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)); close(interrupted) })
+	err := t.offered()
+	if !stop() {
+		<-interrupted // else it could interrupt Own
+		err = errors.Join(ctx.Err(), err)
+	}
+	if err != nil {
+		CloseAll(t.FDs)
+		return nil, errors.Join(err, c.Close())
+	}
+	return t, nil
+}
+
+func (t *Taker) offered() error {
+	if _, err := Peer(t.conn.UnixConn); err != nil {
+		return err
+	}
+	if err := t.conn.send(message{Type: "ask", Version: Version}, nil); err != nil {
+		return Gone(err)
+	}
+	m, fds, err := t.conn.receive()
+	if t.state.becomes(eventOf(m, err)); t.state == building {
+		t.State, t.FDs = m.State, fds
+		return nil
+	}
+	CloseAll(fds)
+	return t.why(m, err)
+}
+
+// Fail ends the hand-over, because what was offered cannot be used.
+func (t *Taker) Fail() {
+	t.state.becomes(failed)
+	_ = t.conn.Close()
+}
+
+// Own says that everything is ready, and waits until the giver decides, or dies. After nil the taker
+// owns everything, after an error it does not.
+func (t *Taker) Own() error {
+	defer t.conn.Close()
+	if err := t.conn.within(0); err != nil {
+		return err
+	}
+	// If it cannot be sent, the giver has withdrawn, or has died: what it has sent last says which.
+	_ = t.conn.send(message{Type: t.state.becomes(prepared)}, nil)
+	m, fds, err := t.conn.receive()
+	CloseAll(fds)
+	if t.state.becomes(eventOf(m, err)); t.state == owner {
+		return nil
+	}
+	return t.why(m, err)
+}
+
+// why describes why the giver keeps everything.
+func (t *Taker) why(m message, err error) error {
+	switch {
+	case m.Type == "withdrawn":
+		return fmt.Errorf("the running daemon continues: %s", m.Reason)
+	case err != nil:
+		return Gone(fmt.Errorf("the running daemon has sent no offer: %w", err))
+	}
+	return fmt.Errorf("the running daemon has sent a %q", m.Type)
+}

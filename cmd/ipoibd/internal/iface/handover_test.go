@@ -1,0 +1,147 @@
+package iface
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/link"
+	"ipoibd/neigh"
+	"ipoibd/qprecovery"
+)
+
+// HandOver, GiveUp and Own make the test's TAP one that another process can continue.
+func (t *tap) HandOver() (link.Handed, []int, error) {
+	return link.Handed{Name: t.Name(), Queues: 1}, nil, nil
+}
+func (t *tap) GiveUp() { t.given = true }
+func (*tap) Own()      {}
+
+// A parked interface has nothing in flight, its state accounts for every frame, and it sends and receives
+// nothing. After Resume it continues with the same queue pair.
+func TestPark(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		mac, _ := a.neighbour(b.ip)
+		before := a.status()
+		a.underlay().SetWritable(false)
+		for i := range byte(20) {
+			a.sendIP(mac, b.ip, 100, i)
+		}
+		synctest.Wait()
+		p, err := a.iface.Park(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := p.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.QPN != before.QP.QPN || len(s.Peers) != 1 || s.MTU.Set != before.MTU {
+			t.Errorf("state %+v", s)
+		}
+		total := func(prefixes ...string) (n uint64) {
+			for name, c := range s.Before.Counters {
+				for _, p := range prefixes {
+					if strings.HasPrefix(name, p) {
+						n += c.Value
+					}
+				}
+				if c.Kind == hca.CountGauge {
+					t.Errorf("%s is a gauge", name)
+				}
+			}
+			return n
+		}
+		if in, out := total("tx_read", "tx_injected"), total("tx_sent", "tx_slow_path", "tx_drop_", "tx_wc_"); in != out || total("tx_read") < 20 {
+			t.Errorf("%d frames to send, %d accounted for", in, out)
+		}
+		if in, out := total("tx_posts", "rx_posts"), total("tx_completions", "tx_taken_back", "rx_completions", "rx_taken_back"); in != out {
+			t.Errorf("%d requests, %d have ended", in, out)
+		}
+		a.underlay().SetWritable(true)
+		read := a.iface.Status().Counters["tx_read"]
+		a.sendIP(mac, b.ip, 100, 1)
+		time.Sleep(time.Second)
+		if now := a.iface.Status().Counters["tx_read"]; now != read {
+			t.Errorf("a parked interface has read a frame")
+		}
+		p.Resume()
+		time.Sleep(100 * time.Millisecond)
+		if f := b.takeIP(); f == nil {
+			t.Error("the frame that waited was lost")
+		}
+		reach(t, a, b)
+		if now := a.status(); now.QP.QPN != s.QPN || now.State != StateUp {
+			t.Errorf("after Resume: %+v", now)
+		}
+		checkAccounts(t, a.status())
+	})
+}
+
+// An interface cannot be parked while it recovers; Park waits for the end of the recovery, up to its
+// context's.
+func TestParkWaitsForRecovery(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.verbs.slow("modify_qp", 100*time.Millisecond)
+		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := a.iface.Park(ctx); err == nil || !strings.Contains(err.Error(), "changing its state") {
+			t.Errorf("parked during a recovery: %v", err)
+		}
+		p, err := a.iface.Park(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Resume()
+		reach(t, a, b)
+	})
+}
+
+// An interface that another process continues ends without an effect on ib0.
+func TestLeave(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		p, err := a.iface.Park(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Leave()
+		synctest.Wait()
+		if s := a.status(); s.State != StateStopped || s.QP != nil {
+			t.Errorf("state %s, queue pair %+v", s.State, s.QP)
+		}
+		if st, err := a.tap.State(); err != nil || !st.Carrier || !a.tap.given {
+			t.Errorf("ib0: %+v, %v, given up: %v", st, err, a.tap.given)
+		}
+		if _, err := a.iface.Park(t.Context()); err == nil {
+			t.Error("an interface that has ended was parked")
+		}
+	})
+}
+
+// A flood of peers that were only heard does not delay a hand-over: all that are in use are handed over,
+// and some of the others.
+func TestHandedPeersAreBounded(t *testing.T) {
+	var all []neigh.PeerInfo
+	for i := range 4 * maxHeardHanded {
+		all = append(all, neigh.PeerInfo{QPN: hca.QPN(i + 2), Used: i%2 == 1})
+	}
+	handed := handedPeers(all)
+	used := 0
+	for _, p := range handed {
+		if p.Used {
+			used++
+		}
+	}
+	if used != 2*maxHeardHanded || len(handed) != 3*maxHeardHanded {
+		t.Errorf("%d peers, %d of them used; want %d and %d", len(handed), used, 3*maxHeardHanded, 2*maxHeardHanded)
+	}
+}

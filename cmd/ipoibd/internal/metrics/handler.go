@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"ipoibd/cmd/ipoibd/internal/report"
+)
+
+// NewHandler serves /livez, /readyz and /metrics. Any goroutine may call status, which must not
+// block.
+func NewHandler(status func() report.Status) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", probe(status, (*report.Status).Hung))
+	mux.HandleFunc("GET /readyz", probe(status, (*report.Status).Unready))
+	mux.Handle("GET /metrics", &page{gather: newRegistry(status)})
+	return mux
+}
+
+func newRegistry(status func() report.Status) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collector{status}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// probe answers 200 unless problems returns any.
+func probe(status func() report.Status, problems func(*report.Status) []report.Unready) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		s := status()
+		list := problems(&s)
+		if len(list) == 0 {
+			fmt.Fprintln(w, "ok")
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		for _, p := range list {
+			fmt.Fprintln(w, p)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"ipoibd/cmd/ipoibd/internal/conns"
+	"ipoibd/cmd/ipoibd/internal/report"
+)
+
+// Limits of the clients on the network.
+const (
+	readTimeout  = 5 * time.Second // of a whole request
+	writeTimeout = 5 * time.Second // of an answer
+	maxHeader    = 8 << 10         // bytes
+	maxConns     = 64
+	// maxRate is connections per second. Each takes about 0.1 ms of a processor, and a scrape
+	// 60 KB of the network, so a flood takes a hundredth of one, and 50 Mbit/s. Prometheus and
+	// probes need about one a second.
+	maxRate = 100
+	backlog = 64 // connections that wait to be accepted
+)
+
+// Server serves the probes and the metrics, and nothing else, over TCP.
+type Server struct {
+	http     *http.Server
+	listener *paced
+	gate     *conns.Gate // of listener
+	cancel   context.CancelFunc
+}
+
+// Listen listens on a TCP address, host:port. Connections wait until Serve.
+func Listen(addr string, status func() report.Status) (*Server, error) {
+	l, err := listen(addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for metrics: %w: choose another address with --metrics-listen", err)
+	}
+	return newServer(l, status)
+}
+
+// Inherit returns a server that continues the listener of another process, whose descriptor it owns
+// from then on. Connections wait until Serve.
+func Inherit(fd int, status func() report.Status) (*Server, error) {
+	file := os.NewFile(uintptr(fd), "metrics")
+	defer file.Close()
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("take over the listener of metrics: %w", err)
+	}
+	if l.Addr().Network() != "tcp" {
+		return nil, errors.Join(fmt.Errorf("take over the listener of metrics: it is a %s socket", l.Addr().Network()), l.Close())
+	}
+	return newServer(l, status)
+}
+
+// closeTimeout bounds the wait for answers under way when another process continues the listener.
+const closeTimeout = time.Second
+
+// Pause stops accepting connections, which wait for Resume or for another process, and returns the
+// listener for that one.
+func (s *Server) Pause() net.Listener {
+	s.gate.Pause()
+	return s.gate.Unwrap()
+}
+
+// Resume ends a pause.
+func (s *Server) Resume() { s.gate.Resume() }
+
+// Finish is Close after Pause: it first waits for answers under way.
+func (s *Server) Finish() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = s.http.Shutdown(ctx)
+	return s.Close()
+}
+
+func newServer(l net.Listener, status func() report.Status) (*Server, error) {
+	gate, err := conns.NewGate(l)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	bound := &conns.Bound{Max: maxConns}
+	s := &Server{
+		gate: gate, listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx}, cancel: cancel,
+		http: &http.Server{
+			Handler: NewHandler(status), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
+			ConnState: bound.Track,
+		},
+	}
+	s.http.SetKeepAlivesEnabled(false)
+	return s, nil
+}
+
+// listen shortens the queue of connections, so that one that waits is soon served. It avoids
+// MPTCP, which Landlock does not restrict.
+func listen(addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		var failed error
+		err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), backlog) })
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Addr returns the address on which the server listens.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Serve serves requests until Close.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends Serve and closes all connections. Idempotent.
+func (s *Server) Close() error {
+	err := s.http.Close()
+	s.cancel()
+	if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) { // Serve has closed it, if it was called
+		err = errors.Join(err, closeErr)
+	}
+	return err
+}
+
+// paced accepts connections at a limited rate until ctx ends.
+type paced struct {
+	net.Listener
+	limit *rate.Limiter
+	ctx   context.Context
+}
+
+func (p *paced) Accept() (net.Conn, error) {
+	if err := p.limit.Wait(p.ctx); err != nil {
+		return nil, net.ErrClosed
+	}
+	return p.Listener.Accept()
+}

@@ -1,0 +1,98 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// silentLimit is ten times the interval at which a working interface publishes its state.
+	silentLimit = 10 * time.Second
+	// hungLimit is when only a restart may help. It exceeds the delay of every system call that
+	// returns at all, and the stall of a host that swaps.
+	hungLimit = time.Minute
+)
+
+// Unready is the error of an interface that carries no traffic, or lacks an address or a route.
+type Unready struct {
+	Interface string
+	Up        bool
+	Why       string
+}
+
+func (u Unready) Error() string {
+	if u.Up {
+		return fmt.Sprintf("interface %s is up, but lacks what was configured: %s", u.Interface, u.Why)
+	}
+	return fmt.Sprintf("interface %s is not up: %s", u.Interface, u.Why)
+}
+
+// Unready returns the interfaces that are not ready: /readyz, `ipoibd status --check` and the
+// metric ipoibd_interface_ready report them. An interface is ready if it has a carrier, is
+// attached to the broadcast group, has the addresses and routes of the configuration, and has
+// reported recently.
+func (s *Status) Unready() (list []Unready) {
+	for i := range s.Interfaces {
+		f := &s.Interfaces[i]
+		why := s.Stale(f)
+		switch {
+		case why != "":
+		case f.State != "up":
+			why = cmp.Or(f.Because(), f.State)
+		case !f.Carrier:
+			why = cmp.Or(f.Because(), "no carrier")
+		case len(f.Groups) == 0:
+			why = "it is not attached to the broadcast group"
+		}
+		if up := why == ""; !up || f.Unassigned != "" {
+			list = append(list, Unready{f.Name, up, cmp.Or(why, oneLine(f.Unassigned))})
+		}
+	}
+	return list
+}
+
+// Hung returns the interfaces that have not reported for so long that only a restart of the
+// daemon may help: /livez reports them.
+func (s *Status) Hung() (list []Unready) {
+	for i := range s.Interfaces {
+		if f := &s.Interfaces[i]; s.silence(f) > hungLimit {
+			list = append(list, Unready{Interface: f.Name, Why: s.Stale(f)})
+		}
+	}
+	return list
+}
+
+// Stale describes a snapshot that is too old for a working interface, or returns "".
+func (s *Status) Stale(f *Interface) string {
+	if age := s.silence(f); age > silentLimit {
+		return fmt.Sprintf("it has not reported for %s; a system call or a verb hangs", age.Round(time.Second))
+	}
+	return ""
+}
+
+// silence returns the age of a snapshot. One of an interface that has ended does not age.
+func (s *Status) silence(f *Interface) time.Duration {
+	if f.State == "failed" || f.State == "stopped" {
+		return 0
+	}
+	return s.Time.Sub(f.Time)
+}
+
+// Because returns, on one line, why an interface is not up, or has problems: the detailed text,
+// or else the reason's name.
+func (f *Interface) Because() string {
+	switch {
+	case f.Detail != "":
+		return oneLine(f.Detail)
+	case f.Reason != "none":
+		return f.Reason
+	case !f.Carrier && f.State == "up":
+		return "no carrier"
+	}
+	return ""
+}
+
+// oneLine joins the lines of an error.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

@@ -1,0 +1,43 @@
+package report
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// up returns an interface that is ready at the time now.
+func up(now time.Time) Interface {
+	return Interface{Name: "ib0", State: "up", Reason: "none", Carrier: true, Time: now, Groups: []Group{{}}}
+}
+
+// Each condition of readiness is necessary, and the reason names the one that fails.
+func TestUnready(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		name  string
+		spoil func(*Interface)
+		ready string // the reason why it is not
+		live  bool
+	}{
+		{"ready", func(*Interface) {}, "[]", true},
+		{"no carrier", func(f *Interface) { f.Carrier = false }, "[interface ib0 is not up: no carrier]", true},
+		{"no group", func(f *Interface) { f.Groups = []Group{} }, "[interface ib0 is not up: it is not attached to the broadcast group]", true},
+		{"set down", func(f *Interface) { f.State, f.Reason = "down", "admin_down" }, "[interface ib0 is not up: admin_down]", true},
+		{"with a detail", func(f *Interface) { f.State, f.Reason, f.Detail = "waiting", "port", "port 1 is DOWN\nraise it" }, "[interface ib0 is not up: port 1 is DOWN; raise it]", true},
+		{"stopped", func(f *Interface) { f.State, f.Time = "stopped", now.Add(-time.Hour) }, "[interface ib0 is not up: stopped]", true},
+		{"rather old", func(f *Interface) { f.Time = now.Add(-silentLimit) }, "[]", true},
+		{"silent", func(f *Interface) { f.Time = now.Add(-hungLimit) }, "[interface ib0 is not up: it has not reported for 1m0s; a system call or a verb hangs]", true},
+		{"hung", func(f *Interface) { f.Time = now.Add(-hungLimit - time.Second) }, "[interface ib0 is not up: it has not reported for 1m1s; a system call or a verb hangs]", false},
+	} {
+		f := up(now)
+		c.spoil(&f)
+		s := Status{Time: now, Interfaces: []Interface{f}}
+		if got := fmt.Sprint(s.Unready()); got != c.ready {
+			t.Errorf("%s: unready %s, want %s", c.name, got, c.ready)
+		}
+		if hung := s.Hung(); (len(hung) == 0) != c.live {
+			t.Errorf("%s: hung %v", c.name, hung)
+		}
+	}
+}

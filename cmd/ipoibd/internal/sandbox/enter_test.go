@@ -1,0 +1,436 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/moby/sys/capability"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// childEnv makes the test binary a process that enters a sandbox and tries what it may not; its value
+// is an order.
+const childEnv = "TEST_IPOIBD_SANDBOX_CHILD"
+
+// order says what a child does.
+type order struct {
+	Policy  *Policy // nil: it stays outside
+	Dir     string  // in which it may write
+	Outside string  // in which it may not
+	Delete  string  // a file that it deletes first
+	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+}
+
+// answer is what a child reports.
+type answer struct {
+	PIDs, Args  []string
+	Environment []string
+	Results     map[string]string // of each deed; empty: it succeeded
+	Missing     []string
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const pidEnv = "TEST_IPOIBD_SANDBOX_PID" // of the first start
+
+func child(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	a := answer{Args: os.Args, Results: map[string]string{}}
+	if o.Delete != "" {
+		_ = os.Remove(o.Delete) // the second start finds it gone
+	}
+	if os.Getenv(pidEnv) == "" {
+		if o.Lacks {
+			if err := lack(); err != nil {
+				return err
+			}
+		}
+		os.Setenv(pidEnv, strconv.Itoa(os.Getpid()))
+	}
+	if o.Policy != nil {
+		s, err := Enter(*o.Policy)
+		if err != nil {
+			return err
+		}
+		a.Missing = s.Missing
+	}
+	a.PIDs, a.Environment = []string{os.Getenv(pidEnv), strconv.Itoa(os.Getpid())}, os.Environ()
+	for _, d := range deeds {
+		a.Results[d.name] = fmt.Sprint(onThreads(func() error { return d.do(o) }))
+	}
+	return json.NewEncoder(os.Stdout).Encode(a)
+}
+
+// lack makes Landlock's system calls fail as they do in a kernel without it, and gives up CAP_SETPCAP.
+// The calling goroutine keeps its thread, as Enter expects it.
+func lack() error {
+	runtime.LockOSThread()
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: offsetNr, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_LANDLOCK_CREATE_RULESET, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+	})
+	if err != nil {
+		return err
+	}
+	if err := install(raw); err != nil {
+		return err
+	}
+	return set(func(caps capability.Capabilities) { caps.Unset(capability.CAPS, capability.CAP_SETPCAP) })
+}
+
+// onThreads calls f on several threads at the same time, and returns their one result.
+func onThreads(f func() error) error {
+	const n = 4
+	results := make(chan error, n)
+	together := make(chan struct{})
+	for range n {
+		go func() {
+			runtime.LockOSThread() // not unlocked: the thread ends
+			<-together
+			results <- f()
+		}()
+	}
+	close(together)
+	err := <-results
+	for range n - 1 {
+		if other := <-results; fmt.Sprint(other) != fmt.Sprint(err) {
+			return fmt.Errorf("threads differ: %w, %w", err, other)
+		}
+	}
+	return err
+}
+
+func call(nr uintptr, args ...uintptr) error {
+	var a [6]uintptr
+	copy(a[:], args)
+	if _, _, errno := unix.Syscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func opened(path string, flags int) error {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	return err
+}
+
+// Results of deeds.
+var (
+	done   = fmt.Sprint(error(nil))
+	eperm  = unix.EPERM.Error()
+	eacces = unix.EACCES.Error()
+)
+
+// deeds are what a child does: the result outside, and the one in a sandbox with CAP_NET_ADMIN and
+// CAP_NET_RAW.
+var deeds = []struct {
+	name            string
+	do              func(o order) error
+	outside, inside string
+}{
+	{"read a file that all may read", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_RDONLY) }, done, eacces},
+	{"list a directory", func(o order) error { return opened(o.Outside, unix.O_RDONLY|unix.O_DIRECTORY) }, done, eacces},
+	{"write to a file", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_WRONLY) }, done, eacces},
+	{"truncate a file", func(o order) error { return unix.Truncate(filepath.Join(o.Outside, "file"), 0) }, done, eacces},
+	{"create a file", func(o order) error { return opened(filepath.Join(o.Outside, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, eacces},
+	{"reach a file by a link", func(o order) error { return opened(filepath.Join(o.Dir, "link"), unix.O_RDONLY) }, done, eacces},
+	{"open another device", func(order) error { return opened("/dev/zero", unix.O_RDONLY) }, done, eacces},
+	{"write to /proc/self", func(order) error { return opened("/proc/self/comm", unix.O_WRONLY) }, done, eacces},
+	{"read in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "file"), unix.O_RDONLY) }, done, done},
+	{"write in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, done},
+	{"read /proc", func(order) error { return opened("/proc/self/maps", unix.O_RDONLY) }, done, done},
+	{"open the TUN device", func(order) error { return opened("/dev/net/tun", unix.O_RDWR) }, done, done},
+	{"change the network", setLoopbackUp, done, done},
+	{"open a raw socket", func(order) error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Close(fd)
+		}
+		return err
+	}, done, done},
+
+	{"start a program", func(order) error {
+		_, err := syscall.ForkExec("/proc/self/exe", []string{"x", "-test.run=^$"}, &syscall.ProcAttr{Env: []string{}})
+		return err
+	}, done, eperm},
+	{"gain a capability", func(order) error {
+		return set(func(caps capability.Capabilities) { caps.Set(capability.CAPS, capability.CAP_SYS_ADMIN) })
+	}, done, eperm},
+	{"keep a capability", func(order) error {
+		return keeps(capability.PERMITTED, capability.CAP_NET_ADMIN, capability.CAP_NET_RAW)
+	}, "has more", done},
+	{"inherit a capability", func(order) error {
+		return keeps(capability.BOUNDING, capability.CAP_NET_ADMIN, capability.CAP_NET_RAW)
+	}, "has more", done},
+	{"read a file whose mode forbids it", func(o order) error { return opened(filepath.Join(o.Dir, "secret"), unix.O_RDONLY) }, done, eacces},
+	{"change the user", func(order) error { return call(unix.SYS_SETRESUID, ^uintptr(0), ^uintptr(0), ^uintptr(0)) }, done, eperm},
+	{"make a device node", func(o order) error { return unix.Mknod(filepath.Join(o.Dir, "node"), unix.S_IFCHR|0o600, 1<<8|3) }, "", eacces},
+	{"mount", func(o order) error { return unix.Mount("none", o.Dir, "", unix.MS_PRIVATE, "") }, "", eperm},
+	{"make a user namespace", func(order) error { return call(unix.SYS_UNSHARE, 0) }, done, eperm},
+	{"enter a namespace", func(order) error { return unix.Setns(-1, unix.CLONE_NEWNET) }, unix.EBADF.Error(), eperm},
+	{"trace a process", func(order) error { return call(unix.SYS_PTRACE, 0x4200, ^uintptr(0), 0, 0) }, unix.ESRCH.Error(), eperm},
+	{"read another process", func(order) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()), 0, 0, 0, 0, 0) }, done, eperm},
+	{"load a BPF program", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm},
+	{"use io_uring", func(order) error { return call(unix.SYS_IO_URING_SETUP, 0, 0) }, unix.EFAULT.Error(), eperm},
+	{"use keys", func(order) error { return call(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) }, done, eperm},
+	{"count events", func(order) error { return call(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0, 0, 0) }, unix.EFAULT.Error(), eperm},
+	{"handle page faults", func(order) error { return call(unix.SYS_USERFAULTFD, ^uintptr(0)) }, unix.EINVAL.Error(), eperm},
+	{"open a file by its handle", func(order) error { return call(unix.SYS_OPEN_BY_HANDLE_AT, ^uintptr(0), 0, 0) }, "", eperm},
+	{"load a module", func(order) error { return call(unix.SYS_FINIT_MODULE, ^uintptr(0), 0, 0) }, "", eperm},
+	{"change the root directory", func(order) error { return call(unix.SYS_CHROOT, uintptr(unsafe.Pointer(&[]byte("/nowhere\x00")[0]))) }, unix.ENOENT.Error(), eperm},
+	{"make a namespace with a process", func(order) error {
+		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.CLONE_NEWUSER|unix.CLONE_THREAD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		return fmt.Errorf("process %d", pid)
+	}, unix.EINVAL.Error(), eperm},
+	{"change the mode of a file", func(o order) error { return unix.Chmod(filepath.Join(o.Outside, "file"), 0o644) }, done, eperm},
+	{"change the owner of a file", func(o order) error { return unix.Lchown(filepath.Join(o.Outside, "file"), -1, -1) }, done, eperm},
+	{"change the times of a file", func(o order) error {
+		return unix.UtimesNano(filepath.Join(o.Outside, "file"), make([]unix.Timespec, 2))
+	}, done, eperm},
+	{"change the attributes of a file", func(o order) error {
+		return unix.Removexattr(filepath.Join(o.Outside, "file"), "user.nothing")
+	}, "", eperm},
+	{"type into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCSTI, 0) }, unix.EBADF.Error(), eperm},
+	{"make a process with clone3", func(order) error { return call(unix.SYS_CLONE3, 0, 0) }, unix.EINVAL.Error(), unix.ENOSYS.Error()},
+}
+
+// setLoopbackUp needs CAP_NET_ADMIN in the network namespace.
+func setLoopbackUp(order) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+}
+
+// set changes the capabilities of the calling thread.
+func set(change func(capability.Capabilities)) error {
+	caps, err := capability.NewPid2(0)
+	if err == nil {
+		err = caps.Load()
+	}
+	if err != nil {
+		return err
+	}
+	change(caps)
+	return caps.Apply(capability.CAPS)
+}
+
+// keeps returns an error if the thread has other capabilities than the given ones.
+func keeps(kind capability.CapType, want ...capability.Cap) error {
+	caps, err := capability.NewPid2(0)
+	if err == nil {
+		err = caps.Load()
+	}
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(held(caps, kind), want) {
+		return errors.New("has more")
+	}
+	return nil
+}
+
+// run runs a child, and returns its answer.
+func run(t *testing.T, program string, o order, environ ...string) (answer, error) {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "one", "two")
+	cmd.Env = append(append(os.Environ(), childEnv+"="+string(text)), environ...)
+	var a answer
+	out, err := cmd.Output()
+	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
+		return a, fmt.Errorf("%w: %s", err, exit.Stderr)
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &a)
+	}
+	return a, err
+}
+
+// folders returns a directory that a sandbox includes, and one that it does not.
+func folders(t *testing.T) (dir, outside string) {
+	t.Helper()
+	dir, outside = t.TempDir(), t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "file"), filepath.Join(outside, "file")} {
+		if err := os.WriteFile(path, nil, 0o666); err != nil { //nolint:gosec // anyone may read it
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "secret"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(outside, "file"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	return dir, outside
+}
+
+// least is the policy of a daemon without further features, with a directory.
+func least(dir string) *Policy {
+	return &Policy{
+		Capabilities: []capability.Cap{capability.CAP_NET_ADMIN, capability.CAP_NET_RAW},
+		Read:         alwaysRead, Write: []string{dir}, Devices: []string{tunDir},
+	}
+}
+
+// A process that has entered the sandbox as the daemon does can neither open a file outside it, nor
+// start a program, nor have a capability that it does not need. Outside, each of these deeds works, or
+// fails for another reason.
+func TestEnter(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	free, err := run(t, program, order{Dir: dir, Outside: outside})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside = folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Missing) > 0 {
+		t.Errorf("missing: %q", a.Missing)
+	}
+	if a.PIDs[0] != a.PIDs[1] {
+		t.Errorf("process %s has become process %s", a.PIDs[0], a.PIDs[1])
+	}
+	if !slices.Equal(a.Args, free.Args) || slices.ContainsFunc(a.Environment, func(s string) bool { return strings.HasPrefix(s, variable) }) || len(a.Environment) != len(free.Environment) {
+		t.Errorf("arguments %q and environment %q, outside %q and %q", a.Args, a.Environment, free.Args, free.Environment)
+	}
+	for _, d := range deeds {
+		if got := free.Results[d.name]; d.outside != "" && got != d.outside {
+			t.Errorf("outside the sandbox, %s: %s, want %s", d.name, got, d.outside)
+		}
+		if got := a.Results[d.name]; got != d.inside {
+			t.Errorf("%s: %s, want %s", d.name, got, d.inside)
+		}
+	}
+	t.Logf("%d deeds", len(deeds))
+}
+
+// A program that was deleted, as by an upgrade, still enters.
+func TestEnterDeleted(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, self, 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Delete: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.Results["read a file that all may read"]; got != eacces {
+		t.Errorf("read a file: %s, want %s", got, eacces)
+	}
+	if _, err := os.Stat(program); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the program is still there: %v", err)
+	}
+}
+
+// What the kernel lacks or forbids is reported, and the rest of the sandbox holds.
+func TestEnterWithoutAll(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Lacks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"the bounding set of capabilities stays as it is, because CAP_SETPCAP is missing",
+		"the kernel has no Landlock, which restricts access to files (function not implemented)",
+	}
+	if !slices.Equal(a.Missing, want) {
+		t.Errorf("missing %q, want %q", a.Missing, want)
+	}
+	for deed, want := range map[string]string{
+		"read a file that all may read": done, "inherit a capability": "has more", // what is missing
+		"keep a capability": done, "gain a capability": eperm, "start a program": eperm, "change the network": done,
+	} {
+		if got := a.Results[deed]; got != want {
+			t.Errorf("%s: %s, want %s", deed, got, want)
+		}
+	}
+}
+
+// The variable alone does not make a process believe that it is confined.
+func TestVariableIsChecked(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	text, err := json.Marshal(Sandbox{Policy: *least(dir), ABI: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside}, variable+"="+string(text))
+	if err == nil || !strings.Contains(err.Error(), "says that the process is in a sandbox, but it could gain privileges") {
+		t.Errorf("%v, want an error", err)
+	}
+}

@@ -1,0 +1,137 @@
+package sandbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+)
+
+// describe returns what a policy allows beyond reading what it always may read.
+func describe(p Policy) string {
+	var caps []string
+	for _, c := range p.Capabilities {
+		caps = append(caps, strings.TrimPrefix(name(c), "CAP_"))
+	}
+	read := slices.DeleteFunc(slices.Clone(p.Read), func(s string) bool { return slices.Contains(alwaysRead, s) })
+	return strings.Join(caps, " ") + fmt.Sprint(" read", read, " write", p.Write, " private", p.Private, " devices", p.Devices)
+}
+
+// Each feature adds what it needs, and nothing else.
+func TestNeeds(t *testing.T) {
+	const lean = "interfaces: [{name: ib0, ebpf: false}]\n"
+	for _, c := range []struct{ name, file, want string }{
+		{
+			"least", "devices: [{name: soft}]\n" + lean,
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"eBPF, the default", "devices: [{name: soft}]\ninterfaces: [{name: ib0}]\n",
+			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"eBPF for identifications", "devices: [{name: soft, exact_ids: true}]\n" + lean,
+			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"following", "devices: [{name: soft}]\ninterfaces: [{name: ib0, ebpf: false}, {name: ib1, ebpf: false, follow: true}]\n",
+			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"lanes", "devices: [{name: soft, lanes: 2}]\n" + lean,
+			"CHOWN NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"a shared port", "devices: [{name: soft, share_port: /s}]\n" + lean,
+			"CHOWN NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[/s] devices[/dev/net]",
+		},
+		{
+			"peers by address", "devices: [{name: soft, peers: [192.0.2.1, 'fd00::1']}]\n" + lean,
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"peers by name", "devices: [{name: soft, peers: [192.0.2.1, host.example]}]\n" + lean,
+			"NET_ADMIN NET_RAW read[/etc /etc/resolv.conf] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"a real HCA", "devices: [{device: mlx5_0}]\n" + lean,
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[/run/ipoibd/reset] devices[/dev /dev/net]",
+		},
+		{
+			"a real HCA of its own", "devices: [{device: mlx5_0, coordinator: ''}]\n" + lean,
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev /dev/net]",
+		},
+		{
+			"a reset by sysfs", "devices: [{device: mlx5_0, coordinator: '', reset: pci}]\n" + lean,
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd /sys] private[] devices[/dev /dev/net]",
+		},
+		{
+			"a reset by netlink", "devices: [{device: rxe0, coordinator: '', reset: link}]\n" + lean,
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev /dev/net]",
+		},
+		{
+			"metrics", "metrics_listen: :9471\ndevices: [{name: soft}]\n" + lean,
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"metrics on a port of root's", "metrics_listen: '[::1]:80'\ndevices: [{name: soft}]\n" + lean,
+			"NET_BIND_SERVICE NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
+		},
+		{
+			"another control socket", "control: /x/y.sock\ndevices: [{name: soft}]\n" + lean,
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd /x] private[] devices[/dev/net]",
+		},
+	} {
+		cfg, err := config.Parse("c.yaml", []byte(c.file))
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if got := describe(Needs(cfg, "")); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		}
+	}
+	cfg, err := config.Parse("c.yaml", []byte("devices: [{name: soft}]\n"+lean))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, read := range map[string]string{"/etc/ipoibd/c.yaml": "[/etc/ipoibd /etc/ipoibd/c.yaml]", "/c.yaml": "[/c.yaml]"} {
+		want := "NET_ADMIN NET_RAW read" + read + " write[/run/ipoibd] private[] devices[/dev/net]"
+		if got := describe(Needs(cfg, file)); got != want {
+			t.Errorf("file %s:\ngot  %s\nwant %s", file, got, want)
+		}
+	}
+}
+
+// A configuration that needs more than the sandbox allows is refused, and one that needs less is not.
+func TestCheck(t *testing.T) {
+	const base = "devices: [{name: soft}]\ninterfaces: [{name: ib0, ebpf: false}]\n"
+	needs := func(file string) Policy {
+		t.Helper()
+		cfg, err := config.Parse("c.yaml", []byte(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Needs(cfg, "/etc/ipoibd/c.yaml")
+	}
+	for _, c := range []struct{ name, entered, next, want string }{
+		{"the same", base, base, ""},
+		{"more addresses", base, strings.Replace(base, "ebpf", "addresses: [10.9.0.1/24], ebpf", 1), ""},
+		{"eBPF", base, strings.Replace(base, "false", "true", 1), "CAP_PERFMON, CAP_BPF"},
+		{"no more eBPF", strings.Replace(base, "false", "true", 1), base, ""},
+		{"a real HCA", base, "devices: [{device: mlx5_0}]\ninterfaces: [{name: ib0, ebpf: false}]\n", "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev"},
+		{"another real HCA", strings.Replace(base, "name: soft", "device: mlx5_0", 1), strings.Replace(base, "name: soft", "device: mlx5_1", 1), ""},
+		{"a reset by sysfs", strings.Replace(base, "name: soft", "device: mlx5_0", 1), strings.Replace(base, "name: soft", "device: mlx5_0, reset: driver", 1), "to write to /sys"},
+		{"a directory", strings.Replace(base, "name: soft", "device: mlx5_0", 1), strings.Replace(base, "name: soft", "device: mlx5_0, coordinator: /srv/locks", 1), "to write to /srv/locks"},
+		{"a directory below", strings.Replace(base, "name: soft", "device: mlx5_0", 1), strings.Replace(base, "name: soft", "device: mlx5_0, coordinator: /run/ipoibd/locks", 1), ""},
+		{"a directory beside", "control: /x/a/s\n" + base, "control: /x/ab/s\n" + base, "to write to /x/ab"},
+		{"names", base, strings.Replace(base, "name: soft", "name: soft, peers: [host.example]", 1), "to read /etc, to read /etc/resolv.conf"},
+		{"lanes", base, strings.Replace(base, "name: soft", "name: soft, lanes: 4", 1), "CAP_CHOWN"},
+	} {
+		err := Check(needs(c.entered), needs(c.next))
+		if want := "the daemon has given up privileges at its start that this needs: " + c.want + "; restart it"; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}

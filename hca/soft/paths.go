@@ -1,0 +1,146 @@
+package soft
+
+import (
+	"cmp"
+	"net/netip"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// paths remembers the narrow paths: those to destinations that carry less than the underlay's
+// netdev. It is pure: the caller asks the kernel, and passes the time.
+//
+//	path      | the kernel says                     | then
+//	wide      | as wide as the netdev               | wide
+//	wide      | narrower                            | narrow, at once
+//	narrow    | as narrow, or narrower              | narrow, at once
+//	narrow    | wider, or unknown, or no longer     | narrow
+//	          | used, for less than hold            |
+//	narrow    | the same, for hold                  | as wide as the kernel says: a rise
+//
+// The kernel forgets a report after 10 minutes (mtu_expires of ip-sysctl), and learns of a path
+// that is still narrow only from a packet that is lost. So a path that turns out narrow soon
+// after a rise was widened too early, and hold grows: traffic is disturbed at most twice an hour.
+type paths struct {
+	narrow map[netip.Addr]*narrowPath // at most maxNarrow
+	hold   time.Duration
+	risen  time.Time // the last rise; zero: none, or hold has grown since
+}
+
+type narrowPath struct {
+	mtu       int       // to be used: the longest IP packet in bytes
+	route     int       // that the route has, without reports of routers; known if mtu is below a floor
+	seen      int       // as the kernel said last; 0: unknown
+	confirmed time.Time // when the kernel said mtu last
+}
+
+const (
+	// maxNarrow bounds the remembered paths. Only the narrowest matters, and the others follow
+	// it.
+	maxNarrow = 64
+	// firstHold is how long a path must be wide before it is used as such: longer than a
+	// change of routes takes to settle.
+	firstHold = 20 * time.Second
+	lastHold  = 30 * time.Minute
+	// relapse is how soon after a rise a path must turn out narrow for the rise to count as too early.
+	relapse = time.Minute
+)
+
+// saw records what the kernel says about a destination: the MTU of the path, 0 if it is unknown,
+// and of the route, which matters only if the path's is below the floor. full is the netdev's MTU.
+func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
+	n := p.narrow[dst]
+	switch {
+	case n == nil && (mtu == 0 || mtu >= full):
+	case n == nil:
+		if p.makeRoom(mtu) {
+			p.narrow[dst] = &narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+			p.fell(now)
+		}
+	case mtu != 0 && mtu <= n.mtu:
+		if mtu < n.mtu {
+			p.fell(now)
+		}
+		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+	case now.Sub(n.confirmed) < max(p.hold, firstHold):
+		n.seen = mtu
+	case mtu == 0 || mtu >= full:
+		delete(p.narrow, dst)
+		p.risen = now
+	default:
+		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+		p.risen = now
+	}
+}
+
+// makeRoom reports whether a path with this MTU can be remembered. If necessary it forgets the
+// widest one.
+func (p *paths) makeRoom(mtu int) bool {
+	if p.narrow == nil {
+		p.narrow = map[netip.Addr]*narrowPath{}
+	}
+	if len(p.narrow) < maxNarrow {
+		return true
+	}
+	var widest netip.Addr
+	for dst, n := range p.narrow {
+		if !widest.IsValid() || n.mtu > p.narrow[widest].mtu {
+			widest = dst
+		}
+	}
+	if p.narrow[widest].mtu <= mtu {
+		return false
+	}
+	delete(p.narrow, widest)
+	return true
+}
+
+// fell records that a path has turned out narrow, or narrower.
+func (p *paths) fell(now time.Time) {
+	if !p.risen.IsZero() && now.Sub(p.risen) < relapse {
+		p.hold = min(4*max(p.hold, firstHold), lastHold)
+	} else if !p.risen.IsZero() {
+		p.hold = firstHold
+	}
+	p.risen = time.Time{} // a rise is too early only once, however many paths turn out narrow
+}
+
+// minTrusted is the UD payload below which reports of routers do not lower a limit: an IPv6 packet
+// of the smallest MTU of a link (RFC 8200, section 5), and the IPoIB header. Reports are not
+// authenticated, and a smaller MTU would cost the interface its IPv6 addresses.
+const minTrusted = 1280 + 4
+
+// floor returns the smallest MTU of a path that reports of routers are trusted with.
+func (p *port) floor(a netip.Addr) int {
+	payload := minTrusted
+	if p.strict { // only the standard's MTUs can be used
+		for payload = 256; payload < minTrusted; payload *= 2 {
+		}
+	}
+	return payload + overhead(a)
+}
+
+// limit returns the narrowest path from a GID of the same IP family, or the zero PathLimit if all
+// paths carry what the netdev carries.
+func (p *paths) limit(from *port, gid netip.Addr) (l hca.PathLimit) {
+	full, floor := from.payload(gid, from.mtu), from.floor(gid)
+	for dst, n := range p.narrow {
+		use := n.mtu
+		if use < floor {
+			use = max(use, min(floor, n.route))
+		}
+		is := hca.PathLimit{To: dst, MTU: n.mtu, Carries: from.payload(gid, n.mtu), MaxPayload: from.payload(gid, use)}
+		if dst.Is4() != gid.Is4() || is.Carries >= full {
+			continue
+		}
+		if l.To.IsValid() && cmp.Or(cmp.Compare(is.MaxPayload, l.MaxPayload), cmp.Compare(is.MTU, l.MTU), is.To.Compare(l.To)) >= 0 {
+			continue
+		}
+		l = is
+	}
+	if l.MaxPayload > full {
+		l.MaxPayload = full // the floor is above what the netdev carries
+	}
+	return l
+}

@@ -1,0 +1,97 @@
+package soft
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/softqp"
+)
+
+// While a device is paused, messages wait in the transport; afterwards they are delivered.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.postRecv(4)
+		for range 2 {
+			if err := r.dev.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			before := r.counted("rx_packets")
+			r.port.Inject(r.message(nil))
+			time.Sleep(2 * standInAfter)
+			r.wantCounts(map[string]uint64{"rx_packets": before})
+			r.dev.Resume()
+			time.Sleep(2 * standInAfter)
+			r.wantCounts(map[string]uint64{"rx_packets": before + 1})
+		}
+		if err := r.dev.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		r.close() // also while it is paused
+		if err := r.dev.Pause(); err == nil {
+			t.Error("a closed device is paused")
+		}
+	})
+}
+
+// A device that continues another one's queue pairs receives nothing before they have receives, and so
+// loses no message for them; but it does not wait longer than a second.
+func TestAwait(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		await []hca.QPN
+		after time.Duration // when it receives without further receives
+	}{
+		{"the queue pair", nil, 0},
+		{"another one", []hca.QPN{0x123}, awaitLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const num = hca.QPN(0x4711)
+				r := newRig(t, func(cfg *Config) { cfg.Await = append([]hca.QPN{num}, c.await...) })
+				qp := have(r.pd.CreateQP(hca.QPSpec{Num: num, SendWRs: 1, RecvWRs: 4, SendSGEs: 1, RecvSGEs: 1}, r.send, r.recv))(t)
+				if qp.Num() != num {
+					t.Errorf("the queue pair has the number %v", qp.Num())
+				}
+				r.port.Inject(r.message(nil))
+				time.Sleep(awaitLimit / 2)
+				r.wantCounts(map[string]uint64{"rx_packets": 0})
+				first := r.qp
+				r.qp = qp
+				r.up()
+				r.postRecv(1)
+				r.qp = first
+				time.Sleep(2 * standInAfter) // the message finds no receive, and waits for one
+				want := uint64(1)
+				if c.after > 0 {
+					want = 0
+				}
+				r.wantCounts(map[string]uint64{"rx_packets": want})
+				time.Sleep(awaitLimit)
+				r.wantCounts(map[string]uint64{"rx_packets": 1})
+				if err := qp.Close(); err != nil {
+					t.Error(err)
+				}
+				r.close()
+			})
+		})
+	}
+}
+
+// A wanted number is used only if no other queue pair has it, and if it is this device's to give.
+func TestWantedQPN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(cfg *Config) { cfg.QPNs = softqp.QPNs{First: 0x1000, Last: 0x1fff} })
+		for _, want := range []hca.QPN{r.qp.Num(), 1, 0x2000, hca.QPNMulticast} {
+			if n := r.dev.newQPN(want); n == want || n < 0x1000 || n > 0x1fff {
+				t.Errorf("wanted %v, got %v", want, n)
+			}
+		}
+		if n := r.dev.newQPN(0x1abc); n != 0x1abc {
+			t.Errorf("wanted 0x1abc, got %v", n)
+		}
+		r.close()
+	})
+}

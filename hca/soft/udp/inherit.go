@@ -1,0 +1,193 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/udp/share"
+)
+
+// ErrNotBound means that a Reserve has no sockets.
+var ErrNotBound = errors.New("there are no sockets")
+
+// Handed describes the sockets of a Reserve that another process continues. Its descriptors are the
+// receiving and the sending socket of each lane, and then those of the membership, if there is one.
+type Handed struct {
+	Index    int // of the netdev
+	Asked    int // lanes that were asked for
+	Lanes    []HandedLane
+	Share    *share.Handed // nil: the port is not shared
+	Unshared string        // why, although that was asked for
+	Unlaned  string        // why there is one lane, although more were asked for
+}
+
+// HandedLane describes the sockets of a lane.
+type HandedLane struct {
+	IPv6   bool   // both sockets carry both families
+	Source uint16 // port of the sending socket
+	Drops  uint32 // the kernel's count of drops at the receiving socket, as last counted
+}
+
+// Drops returns the kernel's count of drops at the receiving socket that the last Counters include.
+func (t *Transport) Drops() uint32 {
+	t.rx.counts.mu.Lock()
+	defer t.rx.counts.mu.Unlock()
+	return uint32(t.rx.counts.overflow)
+}
+
+// HandOver returns what another process needs to continue the sockets, with duplicates of the
+// descriptors, which the caller closes. Drops are those of the transports of the lanes. The
+// transports must not receive any more.
+func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.bound
+	switch {
+	case p == nil:
+		return h, nil, ErrNotBound
+	case len(drops) != len(p.lanes):
+		return h, nil, fmt.Errorf("hand over the sockets of %d lanes, there are %d: %w", len(drops), len(p.lanes), hca.ErrInvalid)
+	}
+	defer func() {
+		if err != nil {
+			closeAll(fds)
+			fds = nil
+		}
+	}()
+	h = Handed{Index: r.index, Asked: r.lanes, Unshared: textOf(p.unshared), Unlaned: textOf(p.unlaned)}
+	for i, lane := range p.lanes {
+		h.Lanes = append(h.Lanes, HandedLane{IPv6: lane.recv.ipv6 && lane.send.ipv6, Source: lane.send.port, Drops: drops[i]})
+		if lane.recv.ipv6 != lane.send.ipv6 {
+			return h, fds, errors.New("the sockets of a lane carry different families")
+		}
+		for _, b := range []bound{lane.recv, lane.send} {
+			fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return h, fds, os.NewSyscallError("duplicate a UDP socket", err)
+			}
+			fds = append(fds, fd)
+		}
+	}
+	if p.member == nil {
+		return h, fds, nil
+	}
+	member, more, err := p.member.HandOver()
+	h.Share = &member
+	return h, append(fds, more...), err
+}
+
+// GiveUp leaves the sockets to the process that continues them: they receive also after the
+// transports of this one have been closed.
+func (r *Reserve) GiveUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.given = true
+	if r.bound != nil && r.bound.member != nil {
+		_ = r.bound.member.Filter(nil)
+		r.bound.member.GiveUp()
+	}
+}
+
+// Inherit makes an unused Reserve continue the sockets of another process's. It owns the
+// descriptors from then on, also after an error. The first transports of the Reserve keep the
+// datagrams that wait in the sockets.
+func (r *Reserve) Inherit(h Handed, fds []int, cfg *share.Config) error {
+	p, err := inheritPorts(h, fds, cfg)
+	if err != nil {
+		return fmt.Errorf("take over the UDP sockets: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bound, r.index, r.lanes = p, h.Index, h.Asked
+	for _, lane := range h.Lanes {
+		r.drops = append(r.drops, lane.Drops)
+	}
+	return nil
+}
+
+func inheritPorts(h Handed, fds []int, cfg *share.Config) (p *ports, err error) {
+	sockets := 2 * len(h.Lanes)
+	want := sockets
+	if h.Share != nil {
+		want += share.HandedFDs
+	}
+	switch {
+	case len(h.Lanes) < 1 || len(h.Lanes) > transport.MaxLanes || len(fds) != want:
+		err = fmt.Errorf("%d descriptors for %d lanes", len(fds), len(h.Lanes))
+	case h.Share != nil && cfg == nil:
+		err = errors.New("the port is shared, but not by this configuration")
+	}
+	for i, lane := range h.Lanes {
+		if err == nil {
+			err = errors.Join(checkSocket(fds[2*i], h.Index, lane.IPv6, Port), checkSocket(fds[2*i+1], h.Index, lane.IPv6, lane.Source))
+		}
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, err
+	}
+	p = &ports{unshared: errorOf(h.Unshared), unlaned: errorOf(h.Unlaned)}
+	for i, lane := range h.Lanes {
+		p.lanes = append(p.lanes, pair{bound{fds[2*i], lane.IPv6, Port}, bound{fds[2*i+1], lane.IPv6, lane.Source}})
+	}
+	if h.Share != nil {
+		if p.member, err = share.Inherit(cfg, h.Index, Port, p.lanes[0].recv.fd, *h.Share, fds[sockets:]); err != nil {
+			p.member = nil
+			return nil, errors.Join(err, p.close())
+		}
+	}
+	return p, nil
+}
+
+// checkSocket checks that a descriptor is a UDP socket of a family, bound to a port on a netdev.
+func checkSocket(fd, index int, ipv6 bool, port uint16) error {
+	family := unix.AF_INET
+	if ipv6 {
+		family = unix.AF_INET6
+	}
+	for _, o := range []option{
+		{unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_UDP}, {unix.SOL_SOCKET, unix.SO_DOMAIN, family}, {unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index},
+	} {
+		if got, err := unix.GetsockoptInt(fd, o.level, o.name); err != nil || got != o.value {
+			return errors.Join(fmt.Errorf("socket option %d is %d, want %d", o.name, got, o.value), err)
+		}
+	}
+	var got int
+	switch local, err := unix.Getsockname(fd); a := local.(type) {
+	case *unix.SockaddrInet6:
+		got = a.Port
+	case *unix.SockaddrInet4:
+		got = a.Port
+	default:
+		return os.NewSyscallError("getsockname", err)
+	}
+	if got != int(port) {
+		return fmt.Errorf("a socket is bound to port %d, want %d", got, port)
+	}
+	return nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func errorOf(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}

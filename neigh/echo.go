@@ -1,0 +1,62 @@
+package neigh
+
+import (
+	"ipoibd/ud/ipoib"
+)
+
+// ping sends an echo request to a peer, when its address and its handle are known.
+func (t *Table) ping(ev Ping) {
+	t.stats.Pings++
+	ip := ev.IP.Unmap().WithZone("")
+	p := t.peers.byEndpoint[endpoint{ev.GID, ev.QPN}]
+	if ip.IsValid() {
+		p = t.peers.byIP[ip]
+	}
+	msg := ipoib.Echo{ID: ev.ID}.Message(max(ev.Size, ipoib.MinEcho))
+	switch {
+	case !t.link.up:
+		t.drop(DropDetached)
+	case len(msg)-ipoib.HeaderLen > t.link.mtu:
+		t.drop(DropOversize)
+	case p != nil:
+		t.introduce(p)
+		t.sendPeer(p, outgoing{msg: msg, control: true})
+	case !ip.IsValid():
+		t.drop(DropEchoStranger)
+	case !isUnicast(ip) || t.hosts.has(ip):
+		t.drop(DropUnresolvable)
+	default:
+		// In the form of a frame, as resolutions keep them.
+		frame := newFrame(ipoib.MAC{}, t.mac.dest(), ipoib.EtherTypeEcho)
+		t.await(ip, t.hosts.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
+	}
+}
+
+// introduce makes p learn of this host, by a request for an address of p, unless the host has sent
+// data to it. Otherwise p might have missed the announcements of this host, and would not answer an
+// echo request. These requests go to the whole group, so they are as few as those for silent peers.
+func (t *Table) introduce(p *peer) {
+	if n := len(p.ips); n > 0 && !p.used && t.introductions.allow(t.now, maxAskRate) {
+		ip := p.ips[n-1]
+		t.sendRequest(t.hosts.source(ip, ip), ip)
+	}
+}
+
+// fabricEcho answers an echo request of a peer, or passes on a reply.
+func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
+	echo, err := ipoib.ParseEcho(body)
+	p := t.peers.byEndpoint[e]
+	switch {
+	case err != nil || multicast:
+		t.drop(DropBadEcho)
+	case echo.Reply:
+		t.stats.EchoReplies++
+		t.emit(EchoReply{echo.ID, e.gid, e.qpn, len(body)})
+	case p == nil:
+		t.drop(DropEchoStranger)
+	case !t.echoes.allow(t.now, maxEchoRate):
+		t.drop(DropEchoLimit)
+	default:
+		t.sendPeer(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
+	}
+}

@@ -15,7 +15,8 @@ type Bound struct {
 	Max int // connections, at least 1; constant
 
 	mu    sync.Mutex
-	conns []net.Conn // oldest first
+	conns []net.Conn    // oldest first
+	none  chan struct{} // closed when there are none; nil: nobody waits for that
 }
 
 // Track is the ConnState of the server.
@@ -40,4 +41,21 @@ func (b *Bound) Keep(c net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.conns = slices.DeleteFunc(b.conns, func(other net.Conn) bool { return other == c })
+	if len(b.conns) == 0 && b.none != nil {
+		close(b.none)
+		b.none = nil
+	}
+}
+
+// None returns a channel that is closed when no connection counts. One goroutine may wait at a time.
+func (b *Bound) None() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	none := make(chan struct{})
+	if len(b.conns) == 0 {
+		close(none)
+	} else {
+		b.none = none
+	}
+	return none
 }

@@ -8,14 +8,18 @@ import (
 	"time"
 )
 
-// pauseLimit bounds the wait of Pause. A server calls Accept again within microseconds.
-const pauseLimit = 200 * time.Millisecond
+// Limits of the waits of Pause.
+const (
+	acceptLimit = 200 * time.Millisecond // a server calls Accept again within microseconds
+	answerLimit = time.Second            // a client sends its request, and reads the answer, within milliseconds
+)
 
 // Gate is a listener that can stop accepting while it stays open: connections wait in the kernel's
 // queue, for this process or for another one that has the same socket. One goroutine calls Accept; any
 // may call the other methods.
 type Gate struct {
 	listener
+	accepted *Bound
 
 	mu       sync.Mutex
 	reopened chan struct{} // closed by Resume; nil: not paused
@@ -30,13 +34,14 @@ type listener interface {
 	SetDeadline(time.Time) error
 }
 
-// NewGate returns an open gate for a TCP or UNIX listener, which it owns.
-func NewGate(l net.Listener) (*Gate, error) {
+// NewGate returns an open gate for a TCP or UNIX listener, which it owns, and for the connections that
+// its server tracks.
+func NewGate(l net.Listener, accepted *Bound) (*Gate, error) {
 	can, ok := l.(listener)
 	if !ok {
 		return nil, errors.New("the listener has no deadline")
 	}
-	return &Gate{listener: can, waits: make(chan struct{}, 1), closed: make(chan struct{})}, nil
+	return &Gate{listener: can, accepted: accepted, waits: make(chan struct{}, 1), closed: make(chan struct{})}, nil
 }
 
 // Unwrap returns the listener itself.
@@ -67,8 +72,8 @@ func (g *Gate) Accept() (net.Conn, error) {
 	}
 }
 
-// Pause stops accepting. When it returns, a running server knows all accepted connections, so that its
-// Shutdown waits for them.
+// Pause stops accepting, and waits a limited time until the connections that were accepted before have
+// been answered, except those that are kept.
 func (g *Gate) Pause() {
 	g.mu.Lock()
 	g.reopened = make(chan struct{})
@@ -77,7 +82,11 @@ func (g *Gate) Pause() {
 	select {
 	case <-g.waits:
 	case <-g.closed:
-	case <-time.After(pauseLimit): // no server runs
+	case <-time.After(acceptLimit): // no server runs
+	}
+	select {
+	case <-g.accepted.None():
+	case <-time.After(answerLimit):
 	}
 }
 

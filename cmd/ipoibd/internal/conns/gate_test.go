@@ -11,19 +11,25 @@ import (
 	"time"
 )
 
-// While a gate is paused, connections wait, and a Shutdown answers those that were accepted before.
-// Afterwards they are served, also by another server of the same socket.
+// While a gate is paused, connections wait; those that were accepted before are answered first, and the
+// server can then be closed. Afterwards they are served, also by another server of the same socket.
 func TestGate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, err := NewGate(l)
+	bound := &Bound{Max: 100}
+	gate, err := NewGate(l, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })}
+	slowly := func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(20 * time.Millisecond)
+		_, _ = io.WriteString(w, "served")
+	}
+	server := &http.Server{Handler: http.HandlerFunc(slowly), ConnState: bound.Track}
+	server.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(gate) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -67,7 +73,7 @@ func TestGate(t *testing.T) {
 	}
 	defer file.Close()
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := server.Shutdown(t.Context()); err != nil {
+	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != http.ErrServerClosed { //nolint:errorlint // as Serve documents
@@ -88,13 +94,52 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// A client that sends no request delays a pause by a limited time, and one that is kept does not.
+func TestGateWithSilentClients(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := &Bound{Max: 100}
+	gate, err := NewGate(l, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan net.Conn)
+	server := &http.Server{ConnState: func(c net.Conn, s http.ConnState) {
+		if bound.Track(c, s); s == http.StateNew {
+			accepted <- c
+		}
+	}}
+	go func() { _ = server.Serve(gate) }()
+	defer server.Close()
+	silent, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c := <-accepted
+	began := time.Now()
+	gate.Pause()
+	if took := time.Since(began); took < answerLimit || took > 10*answerLimit {
+		t.Errorf("a silent client has delayed a pause by %v", took)
+	}
+	gate.Resume()
+	bound.Keep(c)
+	began = time.Now()
+	gate.Pause()
+	if took := time.Since(began); took > answerLimit {
+		t.Errorf("a client that is kept has delayed a pause by %v", took)
+	}
+}
+
 // Neither a gate without a server nor one that is closed while it is paused blocks its callers.
 func TestGateWithoutServer(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, err := NewGate(l)
+	gate, err := NewGate(l, &Bound{Max: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,12 +98,12 @@ func upgrade(conn *net.UnixConn) error {
 	return nil
 }
 
-// Pause stops accepting connections, which wait for Resume or for another process, and returns a
-// duplicate of the socket for that one.
-func (s *Server) Pause() (int, error) {
-	s.listener.Pause()
-	return handover.Duplicate(s.listener.Unwrap())
-}
+// Pause stops accepting connections, which wait for Resume or for another process, and answers those
+// that were accepted before: see [conns.Gate.Pause].
+func (s *Server) Pause() { s.listener.Pause() }
+
+// Listener returns the socket for another process.
+func (s *Server) Listener() net.Listener { return s.listener.Unwrap() }
 
 // Resume ends a pause.
 func (s *Server) Resume() { s.listener.Resume() }

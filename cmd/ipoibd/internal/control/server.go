@@ -42,7 +42,7 @@ type Server struct {
 	followers chan struct{} // one value per follower
 	orders    chan struct{} // one value per order in progress
 	captures  chan struct{} // one value per capture
-	idle      conns.Bound   // neither follow events nor carry out an order
+	idle      *conns.Bound  // neither follow events nor carry out an order
 	views     http.Handler  // probes and metrics
 	end       context.CancelFunc
 }
@@ -105,13 +105,14 @@ func (s *Server) Answers(ctx context.Context) error {
 
 // newServer returns a server that accepts one request per connection.
 func newServer(l net.Listener, d Daemon) (*Server, error) {
-	gate, err := conns.NewGate(l)
+	idle := &conns.Bound{Max: maxIdle}
+	gate, err := conns.NewGate(l, idle)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	ctx, end := context.WithCancel(context.Background())
 	s := &Server{
-		daemon: d, listener: gate, end: end, views: metrics.NewHandler(d.Status), idle: conns.Bound{Max: maxIdle},
+		daemon: d, listener: gate, end: end, views: metrics.NewHandler(d.Status), idle: idle,
 		followers: make(chan struct{}, maxFollowers), orders: make(chan struct{}, maxOrders),
 		captures: make(chan struct{}, capture.MaxCaptures),
 	}

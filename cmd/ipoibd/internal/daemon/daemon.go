@@ -233,11 +233,7 @@ func (d *daemon) serve(ctx context.Context) error {
 }
 
 func (d *daemon) closeServers() (err error) {
-	switch {
-	case d.metrics == nil:
-	case d.given.Load():
-		err = d.metrics.Finish()
-	default:
+	if d.metrics != nil {
 		err = d.metrics.Close()
 	}
 	return errors.Join(err, d.control.Close())

@@ -106,13 +106,13 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 
 // give stops everything at a boundary, and offers it. After an error it continues.
 func (d *daemon) give(g *handover.Giver) error {
+	d.pauseServers() // first, so that no client sees what has stopped
 	p, err := d.park()
-	if err != nil {
-		p.resume()
-		g.Withdraw(err)
-		return err
+	var e estate
+	var fds []int
+	if err == nil {
+		e, fds, err = d.estate(p)
 	}
-	e, fds, err := d.estate(p)
 	if err == nil {
 		err = g.Offer(e, fds)
 	} else {
@@ -121,16 +121,27 @@ func (d *daemon) give(g *handover.Giver) error {
 	handover.CloseAll(fds)
 	if err != nil {
 		p.resume()
-		d.control.Resume()
-		if d.metrics != nil {
-			d.metrics.Resume()
-		}
+		d.resumeServers()
 		return err
 	}
 	d.given.Store(true)
 	d.control.GiveUp()
 	p.leave()
 	return nil
+}
+
+func (d *daemon) pauseServers() {
+	d.control.Pause()
+	if d.metrics != nil {
+		d.metrics.Pause()
+	}
+}
+
+func (d *daemon) resumeServers() {
+	d.control.Resume()
+	if d.metrics != nil {
+		d.metrics.Resume()
+	}
 }
 
 // park parks interfaces, and then devices: they receive until all interfaces have stopped sending, so
@@ -199,16 +210,16 @@ func (p *parked) leave() {
 // error.
 func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 	e.Config, e.Systemd = *d.works(), systemd.HandOver()
-	fd, err := d.control.Pause()
-	if err != nil {
-		return e, nil, err
+	listeners := []net.Listener{d.control.Listener()}
+	if e.Metrics = d.metrics != nil; e.Metrics {
+		listeners = append(listeners, d.metrics.Listener())
 	}
-	fds = append(fds, fd)
-	if d.metrics != nil {
-		if fd, err = handover.Duplicate(d.metrics.Pause()); err != nil {
+	for _, l := range listeners {
+		fd, err := handover.Duplicate(l)
+		if err != nil {
 			return e, fds, err
 		}
-		e.Metrics, fds = true, append(fds, fd)
+		fds = append(fds, fd)
 	}
 	e.Interfaces = make([]estateInterface, len(p.held))
 	ofIfaces, errs := make([][]int, len(p.held)), make([]error, len(p.held)+1)

@@ -61,34 +61,23 @@ func Inherit(fd int, status func() report.Status) (*Server, error) {
 	return newServer(l, status)
 }
 
-// closeTimeout bounds the wait for answers under way when another process continues the listener.
-const closeTimeout = time.Second
-
-// Pause stops accepting connections, which wait for Resume or for another process, and returns the
-// listener for that one.
-func (s *Server) Pause() net.Listener {
-	s.gate.Pause()
-	return s.gate.Unwrap()
-}
+// Pause stops accepting connections, which wait for Resume or for another process, and answers those
+// that were accepted before: see [conns.Gate.Pause].
+func (s *Server) Pause() { s.gate.Pause() }
 
 // Resume ends a pause.
 func (s *Server) Resume() { s.gate.Resume() }
 
-// Finish is Close after Pause: it first waits for answers under way.
-func (s *Server) Finish() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	_ = s.http.Shutdown(ctx)
-	return s.Close()
-}
+// Listener returns the listener for another process.
+func (s *Server) Listener() net.Listener { return s.gate.Unwrap() }
 
 func newServer(l net.Listener, status func() report.Status) (*Server, error) {
-	gate, err := conns.NewGate(l)
+	bound := &conns.Bound{Max: maxConns}
+	gate, err := conns.NewGate(l, bound)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	bound := &conns.Bound{Max: maxConns}
 	s := &Server{
 		gate: gate, listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx}, cancel: cancel,
 		http: &http.Server{

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,12 +180,20 @@ func TestContainerDestroyed(t *testing.T) {
 			must(t, tap.SetCarrier(true))
 			container.Run("ip", "link", "set", "ib0", state, "mtu", "1300")
 			awaitState(t, states, "in the container", func(s link.State) bool { return s.MTU == 1300 && s.Up == (state == "up") })
-			_, err = tap.Counters()
-			must(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			var client sync.WaitGroup
+			client.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = tap.Counters() // must not keep the container
+					time.Sleep(time.Millisecond)
+				}
+			})
 
 			start := time.Now()
 			container.Close()
 			awaitState(t, states, "absence", func(s link.State) bool { return !s.Present })
+			cancel()
+			client.Wait()
 			t.Logf("reported %v after the end of the container", time.Since(start).Round(time.Millisecond))
 			bufs, sizes := [][]byte{make([]byte, 100)}, make([]int, 1)
 			for err == nil {

@@ -3,6 +3,8 @@ package link
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -23,10 +25,31 @@ func (t *TAP) State() (s State, err error) {
 	return s, nil
 }
 
-// Counters implements [Device].
+// awayEvery bounds how often Counters enters another network namespace. The kernel releases the socket of
+// a visit, and with it the namespace, only after a while, so clients that ask again and again for the
+// counters would keep a container's namespace after the container has ended.
+const awayEvery = 100 * time.Millisecond
+
+// awayReading is the last reading of the kernel's counters in another namespace.
+type awayReading struct {
+	mu     sync.Mutex
+	at     time.Time
+	kernel KernelCounters
+}
+
+// Counters implements [Device]. While the interface is in another network namespace, the kernel's counts
+// are up to awayEvery old.
 func (t *TAP) Counters() (Counters, error) {
+	t.away.mu.Lock()
+	defer t.away.mu.Unlock()
 	c := t.count.snapshot()
-	err := t.visit(func(_ *rtnl, l netlink.Link) error {
+	if time.Since(t.away.at) < awayEvery {
+		c.Kernel = t.away.kernel
+		return c, nil
+	}
+	away := false
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
+		away = r != t.nl
 		if s := l.Attrs().Statistics; s != nil {
 			c.Kernel = KernelCounters{
 				RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
@@ -37,6 +60,9 @@ func (t *TAP) Counters() (Counters, error) {
 	})
 	if err != nil {
 		return c, fmt.Errorf("read the counters of %s: %w", t.name, err)
+	}
+	if away {
+		t.away.at, t.away.kernel = time.Now(), c.Kernel
 	}
 	return c, nil
 }

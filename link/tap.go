@@ -19,6 +19,7 @@ type TAP struct {
 	nl    *rtnl       // in the network namespace in which it was opened
 	home  os.FileInfo // that namespace
 	count tally
+	away  awayReading
 
 	queues []*Queue // at least one; constant once the TAP is open
 

@@ -122,8 +122,9 @@ func guidOf(machine, netdev string) hca.GUID {
 // Watch implements HCA.
 func (h *softHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return udp.WatchNetdevs(ctx) }
 
-// Close implements HCA. It releases the UDP port, and detaches the program from the underlay.
-func (h *softHCA) Close() error { return errors.Join(h.port.Close(), h.ids.close()) }
+// Close implements HCA. It releases the UDP port, also if a verb hangs for ever, so that the device was
+// not closed, and detaches the program from the underlay.
+func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close(), h.ids.close()) }
 
 // Run implements HCA. It keeps the list of peers current, and looks for conditions that an
 // operator should know.

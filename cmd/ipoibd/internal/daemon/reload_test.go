@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -360,7 +361,8 @@ func TestReloadOfMovedInterface(t *testing.T) {
 }
 
 // A rebuilt interface stays down if the operator has set it down, and keeps the operator's MTU; the
-// largest MTU follows the port. eBPF programs come and go.
+// largest MTU follows the port. eBPF programs come and go. What was counted stays counted, for the same
+// reason.
 func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -370,16 +372,23 @@ func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 	must(t, netlink.LinkSetDown(find(t, "ib0")))
 	must(t, netlink.LinkSetMTU(find(t, "ib1"), 900))
 	r.eventually("the daemon knows", func() bool { return r.named("ib0").State == iface.StateDown && r.named("ib1").MTU == 900 })
-	filters := func() (n int) {
-		for _, f := range r.status().Interfaces {
-			if _, ok := f.Kernel["tap_filter_passed"]; ok {
-				n++
-			}
-		}
-		return n
+	const frames = 50 // sent at once
+	filters := func(name string) bool {
+		was := r.named(name)
+		sendLLC(t, name, frames)
+		byFilter := uint64(0)
+		r.eventually("frames that IPoIB cannot carry are dropped", func() bool {
+			f := r.named(name)
+			byFilter = f.Kernel["tap_drop_filter_llc"].Value - was.Kernel["tap_drop_filter_llc"].Value
+			return byFilter+f.Counters["tx_drop_ethertype"].Value-was.Counters["tx_drop_ethertype"].Value >= frames
+		})
+		return byFilter >= frames
 	}
-	programs := filters() // 0 without CAP_BPF
+	r.up("ib1")
+	r.up("ib2")
+	programs := filters("ib1") // false without CAP_BPF
 	for _, std := range []bool{true, false, true} {
+		before := []*report.Interface{r.named("ib1"), r.named("ib2")}
 		r.wants("soft rebuilt (standard_mtu); ib0 rebuilt (device); ib1 rebuilt (device); ib2 rebuilt (ebpf, device)", func(c *config.Config) {
 			c.Devices[0].StandardMTU, c.Interfaces[2].EBPF = std, !std
 		})
@@ -390,11 +399,45 @@ func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 			t.Errorf("MTU %d and %d, want 900 and %d", a, b, want)
 		}
 		r.eventually("ib0 is down", func() bool { return r.named("ib0").State == iface.StateDown })
-		if n := filters(); programs == 3 && n != map[bool]int{true: 2, false: 3}[std] {
-			t.Errorf("%d interfaces have a filter", n)
+		for _, was := range before {
+			now := r.named(was.Name)
+			for _, name := range decreased(was.Kernel, now.Kernel) {
+				t.Errorf("%s, rebuilt: %s from %d to %d", was.Name, name, was.Kernel[name].Value, now.Kernel[name].Value)
+			}
+			for _, name := range decreased(was.Counters, now.Counters) {
+				t.Errorf("%s, rebuilt: %s from %d to %d", was.Name, name, was.Counters[name].Value, now.Counters[name].Value)
+			}
+			if n := now.Kernel["kernel_tx_dropped"].Value - was.Kernel["kernel_tx_dropped"].Value; n >= frames {
+				t.Errorf("%s, rebuilt: the kernel has dropped %d frames", was.Name, n)
+			}
+		}
+		if a, b := filters("ib1"), filters("ib2"); a != programs || b != (programs && !std) {
+			t.Errorf("filters: %v and %v", a, b)
 		}
 	}
 	r.stop()
+}
+
+// decreased returns the counters, other than gauges, that are below their earlier values.
+func decreased(was, now report.Counters) (names []string) {
+	for name, n := range was {
+		if n.Kind != hca.CountGauge && now[name].Value < n.Value {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// sendLLC sends frames of IEEE 802.2, which IPoIB cannot carry, to a netdev.
+func sendLLC(t *testing.T, name string, frames int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	frame := append([]byte{1, 0x80, 0xc2, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0, 38, 0x42, 0x42, 3}, make([]byte, 43)...)
+	for range frames {
+		must(t, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: find(t, name).Attrs().Index}))
+	}
 }
 
 // A device that is added or rebuilt while all are suspended begins suspended.

@@ -48,8 +48,8 @@ type MTUState struct {
 	Cut       int
 }
 
-// Before is what other processes have counted since ib0 exists, or since the last start that was not
-// a hand-over.
+// Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
+// processes, and by interfaces of this one that were rebuilt.
 type Before struct {
 	Counters report.Totals
 	TAP      report.Totals // those of report.Interface.Kernel that are not the kernel's
@@ -267,6 +267,17 @@ func (f *Iface) counted() (b Before) {
 		n.Value += s.Counters[left.gauge].Value
 		b.Counters[left.becomes] = n
 	}
+	return b
+}
+
+// countedOnTAP is counted for an interface that continues on the same TAP, whose own counts go on. The
+// counts of its filter end with the filter.
+func (f *Iface) countedOnTAP() Before {
+	b, tap := f.counted(), report.Counters{}
+	filter, _ := f.programs.counters()
+	tap.Add("tap_", filter)
+	tap.AddTotals(f.before.TAP)
+	b.TAP = report.TotalsOf(tap)
 	return b
 }
 

@@ -50,7 +50,7 @@ type Iface struct {
 	slow     slowPath
 	snapshot *ud.Snapshot
 
-	before Before // what another process has counted
+	before Before // what was counted before this one
 	heir   heir
 
 	records  records
@@ -100,6 +100,7 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", cfg.Lanes, len(f.lanes)), f.Close())
 	}
 	tap, programmable := f.host.tap.(programmable)
+	before := f.countedOnTAP()
 	if programmable {
 		if err := f.programs.detach(tap); err != nil {
 			return nil, errors.Join(err, f.Close())
@@ -109,7 +110,7 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	next.host.adopted, next.host.mtu, next.before = f.host.adopted, f.host.mtu, f.before
+	next.host.adopted, next.host.mtu, next.before = f.host.adopted, f.host.mtu, before
 	if cfg.MTU != f.cfg.MTU {
 		next.host.mtu.configure(cfg.MTU)
 	}

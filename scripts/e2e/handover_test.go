@@ -69,6 +69,7 @@ func (h *host) handOver() {
 	if old.err != nil {
 		h.tb.Errorf("the old daemon failed: %v\n%s", old.err, old.log)
 	}
+	old.ended = false // if the test fails, its log is shown
 	h.daemon = next
 	if pid := next.status().PID; pid != next.cmd.Process.Pid {
 		h.tb.Fatalf("process %d serves the control socket, want %d\n%s", pid, next.cmd.Process.Pid, next.log)

@@ -7,10 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counters are the counts of an interface: the kernel's, and those of this
-// process since Open.
+// Counters are the counts of this process since Open or Inherit.
 type Counters struct {
-	Kernel KernelCounters
 	// Read and Written count the frames that ReadBatch returned, and those from
 	// WriteVectors that the kernel accepted.
 	Read, Written uint64

@@ -53,8 +53,11 @@ type Device interface {
 	// one that was not yet received. The channel is closed when ctx ends or the device
 	// is closed.
 	Watch(ctx context.Context) (<-chan State, error)
-	// Counters returns the counts of both sides. May block.
-	Counters() (Counters, error)
+	// Counters returns the counts of this process.
+	Counters() Counters
+	// KernelCounters returns those of the kernel, from netlink, perhaps as they were 100 ms ago, even if the
+	// device was closed since. May block.
+	KernelCounters() (KernelCounters, error)
 	// Close drops the carrier, detaches the queue and releases the name. The
 	// interface remains. Current calls return ErrClosed. Idempotent. May block.
 	Close() error

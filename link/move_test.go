@@ -184,7 +184,7 @@ func TestContainerDestroyed(t *testing.T) {
 			var client sync.WaitGroup
 			client.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = tap.Counters() // must not keep the container
+					_, _ = tap.KernelCounters() // must not keep the container
 					time.Sleep(time.Millisecond)
 				}
 			})

@@ -25,7 +25,7 @@ func (t *TAP) State() (s State, err error) {
 	return s, nil
 }
 
-// awayEvery bounds how often Counters enters another network namespace. The kernel releases the socket of
+// awayEvery bounds how often KernelCounters enters another network namespace. The kernel releases the socket of
 // a visit, and with it the namespace, only after a while, so clients that ask again and again for the
 // counters would keep a container's namespace after the container has ended.
 const awayEvery = 100 * time.Millisecond
@@ -37,21 +37,22 @@ type awayReading struct {
 	kernel KernelCounters
 }
 
-// Counters implements [Device]. While the interface is in another network namespace, the kernel's counts
-// are up to awayEvery old.
-func (t *TAP) Counters() (Counters, error) {
+// Counters implements [Device].
+func (t *TAP) Counters() Counters { return t.count.snapshot() }
+
+// KernelCounters implements [Device]. While the interface is in another network namespace, they are up to
+// awayEvery old.
+func (t *TAP) KernelCounters() (k KernelCounters, err error) {
 	t.away.mu.Lock()
 	defer t.away.mu.Unlock()
-	c := t.count.snapshot()
 	if time.Since(t.away.at) < awayEvery {
-		c.Kernel = t.away.kernel
-		return c, nil
+		return t.away.kernel, nil
 	}
 	away := false
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+	err = t.visit(func(r *rtnl, l netlink.Link) error {
 		away = r != t.nl
 		if s := l.Attrs().Statistics; s != nil {
-			c.Kernel = KernelCounters{
+			k = KernelCounters{
 				RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
 				TxPackets: s.TxPackets, TxBytes: s.TxBytes, TxDropped: s.TxDropped, TxErrors: s.TxErrors,
 			}
@@ -59,12 +60,12 @@ func (t *TAP) Counters() (Counters, error) {
 		return nil
 	})
 	if err != nil {
-		return c, fmt.Errorf("read the counters of %s: %w", t.name, err)
+		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
 	}
 	if away {
-		t.away.at, t.away.kernel = time.Now(), c.Kernel
+		t.away.at, t.away.kernel = time.Now(), k
 	}
-	return c, nil
+	return k, nil
 }
 
 // state returns the state of an interface, with its addresses. own is the number of queues of

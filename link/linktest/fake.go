@@ -32,6 +32,7 @@ type Fake struct {
 	own, now device // as the user of the device set it, and as it is now
 	state    link.State
 	count    link.Counters
+	kernel   link.KernelCounters
 	watchers map[chan link.State]struct{}
 	ended    sync.WaitGroup
 
@@ -171,8 +172,8 @@ func (f *Fake) write(frame []byte) bool {
 	}
 	select {
 	case f.toHost <- slices.Clone(frame[link.HeaderLen:]):
-		f.count.Kernel.RxPackets++
-		f.count.Kernel.RxBytes += uint64(len(frame) - link.HeaderLen)
+		f.kernel.RxPackets++
+		f.kernel.RxBytes += uint64(len(frame) - link.HeaderLen)
 		return true
 	default:
 		f.count.Drops.WriteNoMem++
@@ -246,10 +247,17 @@ func (f *Fake) State() (link.State, error) {
 }
 
 // Counters implements [link.Device].
-func (f *Fake) Counters() (link.Counters, error) {
+func (f *Fake) Counters() link.Counters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.count, f.err()
+	return f.count
+}
+
+// KernelCounters implements [link.Device].
+func (f *Fake) KernelCounters() (link.KernelCounters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.kernel, f.err()
 }
 
 // Close implements [link.Device].

@@ -152,15 +152,15 @@ func (f *Fake) SendOffloaded(header [link.HeaderLen]byte, frame []byte) {
 		needs |= link.OffloadCsum
 	}
 	if !f.state.Carrier || needs&^f.now.offloads != 0 {
-		f.count.Kernel.TxDropped++
+		f.kernel.TxDropped++
 		return
 	}
 	select {
 	case f.fromHost <- append(header[:], frame...):
-		f.count.Kernel.TxPackets++
-		f.count.Kernel.TxBytes += uint64(len(frame))
+		f.kernel.TxPackets++
+		f.kernel.TxBytes += uint64(len(frame))
 	default:
-		f.count.Kernel.TxDropped++
+		f.kernel.TxDropped++
 	}
 }
 

@@ -31,7 +31,7 @@ func writesVectors(t *testing.T, r *rig) {
 	}
 	f = bytes.Join(most, nil)[link.HeaderLen:]
 	out, want = append(out, most), append(want, f)
-	before := r.counters()
+	before := r.dev.Counters()
 	accepted := make([]bool, len(out))
 	n, err := r.dev.WriteVectors(out, accepted)
 	r.ok(err)
@@ -39,7 +39,7 @@ func writesVectors(t *testing.T, r *rig) {
 		t.Errorf("wrote %d %v, want %d", n, accepted, len(out))
 	}
 	r.wantFrames(r.recv(len(want)), want...)
-	if got := r.counters().Written - before.Written; got != uint64(len(out)) {
+	if got := r.dev.Counters().Written - before.Written; got != uint64(len(out)) {
 		t.Errorf("Written rose by %d, want %d", got, len(out))
 	}
 }
@@ -60,7 +60,7 @@ func refusesVectors(t *testing.T, r *rig) {
 		t.Errorf("wrote %d %v, %v; want only the fourth of five", n, accepted, err)
 	}
 	r.wantFrames(r.recv(1), frame(0, 60))
-	if d := r.counters().Drops; d != (link.Drops{WriteInvalid: 4, WriteDown: 2}) {
+	if d := r.dev.Counters().Drops; d != (link.Drops{WriteInvalid: 4, WriteDown: 2}) {
 		t.Errorf("drops = %+v, want 4 invalid and 2 down", d)
 	}
 }

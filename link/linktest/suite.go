@@ -101,11 +101,11 @@ func (r *rig) state() link.State {
 	return s
 }
 
-func (r *rig) counters() link.Counters {
+func (r *rig) kernel() link.KernelCounters {
 	r.t.Helper()
-	c, err := r.dev.Counters()
+	k, err := r.dev.KernelCounters()
 	r.ok(err)
-	return c
+	return k
 }
 
 // await waits for a state with a new watch.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,9 @@ func (e *PortTakenError) Error() string {
 	switch {
 	case len(e.Holders) > 0:
 		holder = strings.Join(e.Holders, ", ")
+		if slices.ContainsFunc(e.Holders, func(name string) bool { return strings.HasPrefix(name, "ipoibd ") }) {
+			remedy = "stop it, share the port by starting both with --share-port"
+		}
 	case e.Kernel != "":
 		holder, remedy = "the kernel module "+e.Kernel, "remove the module"
 	}

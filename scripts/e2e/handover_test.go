@@ -380,7 +380,13 @@ func TestHandOverOfTheRest(t *testing.T) {
 		t.Errorf("the control socket after a stop: %v", err)
 	}
 	a.daemon.ended = false
-	a.startWithFile(a.besides("", ""), "--take-over") // nothing to take over
+	a.startWithFile(a.besides("", ""), "--take-over") // nothing to take over, and no P_Key for ib7
+	b.waitReaches(a)
+	a.handOver()
+	a.daemon.stop()
+	a.daemon.ended = false
+	a.startWithFile(a.besides("pkeys: [0xffff, 0x8001]", ""), "--take-over")
+	eventually(t, carrierLimit, "ib7 is up again", func() bool { f := a.named("ib7"); return f != nil && f.State == "up" })
 	b.waitReaches(a)
 }
 

@@ -75,8 +75,14 @@ func (g *Gate) Accept() (net.Conn, error) {
 // Pause stops accepting, and waits a limited time until the connections that were accepted before have
 // been answered, except those that are kept.
 func (g *Gate) Pause() {
+	select {
+	case <-g.waits: // since an earlier pause
+	default:
+	}
 	g.mu.Lock()
-	g.reopened = make(chan struct{})
+	if g.reopened == nil {
+		g.reopened = make(chan struct{})
+	}
 	g.mu.Unlock()
 	_ = g.SetDeadline(time.Unix(1, 0)) // fails only if it is closed
 	select {
@@ -86,6 +92,7 @@ func (g *Gate) Pause() {
 	}
 	select {
 	case <-g.accepted.None():
+	case <-g.closed:
 	case <-time.After(answerLimit):
 	}
 }

@@ -24,7 +24,9 @@ func TestGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	entered := make(chan struct{}, 100)
 	slowly := func(w http.ResponseWriter, _ *http.Request) {
+		entered <- struct{}{}
 		time.Sleep(20 * time.Millisecond)
 		_, _ = io.WriteString(w, "served")
 	}
@@ -65,6 +67,9 @@ func TestGate(t *testing.T) {
 	errs := make([]error, 20)
 	for i := range errs {
 		clients.Go(func() { errs[i] = get() })
+	}
+	for range 4 { // three from above
+		<-entered
 	}
 	gate.Pause()
 	file, err := l.(*net.UnixListener).File()

@@ -66,17 +66,19 @@ func AskHandOver(ctx context.Context, path string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	conn := c.(*net.UnixConn)
-	if err := upgrade(conn); err != nil {
+	if err := upgrade(ctx, conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
 // upgrade changes the protocol of a connection.
-func upgrade(conn *net.UnixConn) error {
+func upgrade(ctx context.Context, conn *net.UnixConn) error {
 	if err := conn.SetDeadline(time.Now().Add(viewTimeout)); err != nil {
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	req, err := http.NewRequest(http.MethodPost, "http://ipoibd/v1/hand-over", http.NoBody)
 	if err != nil {
 		return err
@@ -88,6 +90,8 @@ func upgrade(conn *net.UnixConn) error {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), req) // the daemon sends nothing else before it is asked
 	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the daemon has not answered within %s: %w", viewTimeout, ErrHangs)
 	case err != nil:

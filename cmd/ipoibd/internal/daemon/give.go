@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,9 +19,15 @@ import (
 	"ipoibd/cmd/ipoibd/internal/systemd"
 )
 
-// parkLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
-// devices.
-const parkLimit = 2 * time.Second
+// Limits of a hand-over.
+const (
+	// parkLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
+	// devices.
+	parkLimit = 2 * time.Second
+	// standLimit bounds how long traffic stands still, from when the first interface parks until the taker
+	// has everything. It takes some 10 ms, or ten times as long on a busy machine.
+	standLimit = 3 * time.Second
+)
 
 // estate is what one process hands over to another. The descriptors are those of the control socket,
 // of the metrics if Metrics is set, and then those of devices and interfaces, FDs of each.
@@ -31,8 +38,9 @@ type estate struct {
 	Resting    bool // by the operator
 	Journal    []journal.Entry
 	Systemd    systemd.Handed
-	Devices    []estateDevice    // as in Config
-	Interfaces []estateInterface // as in Config
+	Left       map[string]json.RawMessage // interfaces that were added at run time and do not run: see daemon.takeBack
+	Devices    []estateDevice             // as in Config
+	Interfaces []estateInterface          // as in Config
 }
 
 type estateDevice struct {
@@ -64,10 +72,14 @@ func (c *counted) addTo(r *report.Device) {
 
 // parked is a daemon that waits, because another process may continue everything.
 type parked struct {
-	held    []*iface.Parked // of interfaces
-	devices []*managed
-	release []func() // of devices
-	paused  int      // how many of devices are paused
+	ifaces  []*iface.Parked
+	devices []parkedDevice
+}
+
+type parkedDevice struct {
+	*managed
+	release func() // ends the parking
+	paused  bool   // it does not receive
 }
 
 // HandOver implements control.Daemon.
@@ -107,6 +119,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 // give stops everything at a boundary, and offers it. After an error it continues.
 func (d *daemon) give(g *handover.Giver) error {
 	d.pauseServers() // first, so that no client sees what has stopped
+	limit := time.Now().Add(standLimit)
 	p, err := d.park()
 	var e estate
 	var fds []int
@@ -114,14 +127,13 @@ func (d *daemon) give(g *handover.Giver) error {
 		e, fds, err = d.estate(p)
 	}
 	if err == nil {
-		err = g.Offer(e, fds)
-	} else {
-		g.Withdraw(err)
+		err = g.Offer(e, fds, limit)
 	}
 	handover.CloseAll(fds)
 	if err != nil {
 		p.resume()
 		d.resumeServers()
+		g.Withdraw(err)
 		return err
 	}
 	d.given.Store(true)
@@ -131,10 +143,12 @@ func (d *daemon) give(g *handover.Giver) error {
 }
 
 func (d *daemon) pauseServers() {
-	d.control.Pause()
+	var both sync.WaitGroup
+	both.Go(d.control.Pause)
 	if d.metrics != nil {
-		d.metrics.Pause()
+		both.Go(d.metrics.Pause)
 	}
+	both.Wait()
 }
 
 func (d *daemon) resumeServers() {
@@ -145,7 +159,7 @@ func (d *daemon) resumeServers() {
 }
 
 // park parks interfaces, and then devices: they receive until all interfaces have stopped sending, so
-// that what one sends to another still arrives. After an error, part of it is done.
+// that what one sends to another still arrives. After an error, some of them are parked.
 func (d *daemon) park() (*parked, error) {
 	ctx, cancel := context.WithTimeout(d.running, parkLimit)
 	defer cancel()
@@ -162,33 +176,34 @@ func (d *daemon) park() (*parked, error) {
 		if err != nil {
 			return p, fmt.Errorf("interface %s: %w", m.Name(), err)
 		}
-		p.held = append(p.held, held)
+		p.ifaces = append(p.ifaces, held)
 	}
 	for _, dev := range devices {
 		release, err := dev.Park(ctx)
 		if err != nil {
 			return p, fmt.Errorf("device %s: %w", dev.name, err)
 		}
-		p.devices, p.release = append(p.devices, dev), append(p.release, release)
+		p.devices = append(p.devices, parkedDevice{managed: dev, release: release})
 	}
-	for _, dev := range p.devices {
+	for i := range p.devices {
+		dev := &p.devices[i]
 		if err := dev.slot.Pause(); err != nil {
 			return p, fmt.Errorf("device %s: %w", dev.name, err)
 		}
-		p.paused++
+		dev.paused = true
 	}
 	return p, nil
 }
 
 // resume continues what was parked.
 func (p *parked) resume() {
-	for _, dev := range p.devices[:p.paused] {
-		dev.slot.Resume()
+	for _, dev := range p.devices {
+		if dev.paused {
+			dev.slot.Resume()
+		}
+		dev.release()
 	}
-	for _, release := range p.release {
-		release()
-	}
-	for _, held := range p.held {
+	for _, held := range p.ifaces {
 		held.Resume()
 	}
 }
@@ -198,18 +213,18 @@ func (p *parked) leave() {
 	for _, dev := range p.devices {
 		dev.slot.GiveUp()
 	}
-	for _, held := range p.held {
+	for _, held := range p.ifaces {
 		held.Leave()
 	}
-	for _, release := range p.release {
-		release()
+	for _, dev := range p.devices {
+		dev.release()
 	}
 }
 
 // estate returns everything that was parked, with descriptors, which the caller closes, also after an
 // error.
 func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
-	e.Config, e.Systemd = *d.works(), systemd.HandOver()
+	e.Config, e.Left, e.Systemd = *d.works(), d.left, systemd.HandOver()
 	listeners := []net.Listener{d.control.Listener()}
 	if e.Metrics = d.metrics != nil; e.Metrics {
 		listeners = append(listeners, d.metrics.Listener())
@@ -221,10 +236,10 @@ func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 		}
 		fds = append(fds, fd)
 	}
-	e.Interfaces = make([]estateInterface, len(p.held))
-	ofIfaces, errs := make([][]int, len(p.held)), make([]error, len(p.held)+1)
+	e.Interfaces = make([]estateInterface, len(p.ifaces))
+	ofIfaces, errs := make([][]int, len(p.ifaces)), make([]error, len(p.ifaces)+1)
 	var all sync.WaitGroup
-	for i, held := range p.held {
+	for i, held := range p.ifaces {
 		all.Go(func() {
 			e.Interfaces[i].State, ofIfaces[i], errs[i] = held.State()
 			e.Interfaces[i].FDs = len(ofIfaces[i])
@@ -232,10 +247,10 @@ func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 	}
 	all.Wait()
 	for _, dev := range p.devices { // after the interfaces, whose last messages it has sent
-		r, own, err := d.reportOf(dev, time.Now()), []int(nil), error(nil)
+		r, own, err := d.reportOf(dev.managed, time.Now()), []int(nil), error(nil)
 		x := estateDevice{Before: counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery}}
 		x.HCA, own, err = dev.slot.HandOver()
-		errs[len(p.held)] = errors.Join(errs[len(p.held)], err)
+		errs[len(p.ifaces)] = errors.Join(errs[len(p.ifaces)], err)
 		x.FDs, fds = len(own), append(fds, own...)
 		e.Devices = append(e.Devices, x)
 	}

@@ -37,11 +37,15 @@ func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, 
 		if taken, err = d.tryTakeOver(ctx, cfg); !errors.Is(err, handover.ErrGone) || try == goneTries {
 			return taken, err
 		}
-		time.Sleep(gonePause) // another one may be starting in its place
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("take over: %w", ctx.Err())
+		case <-time.After(gonePause): // another one may be starting in its place
+		}
 	}
 }
 
-// tryTakeOver is takeOver, except that the daemon may have ended before it made an offer.
+// tryTakeOver is one attempt of takeOver. ErrGone: the other daemon ended before it made an offer.
 func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken bool, err error) {
 	conn, err := control.AskHandOver(ctx, cfg.Control)
 	if errors.Is(err, control.ErrNotRunning) {
@@ -227,7 +231,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.mu.Unlock()
 	d.resting.Store(x.estate.Resting)
 	d.commit(x.plan, x.made)
-	d.cfg = &x.estate.Config
+	d.cfg, d.left = &x.estate.Config, x.estate.Left
 	if next, err := own.WithRuntimeOf(d.cfg); err != nil || !d.runs(next) {
 		d.own = own
 	}
@@ -264,6 +268,6 @@ func (d *daemon) runs(cfg *config.Config) bool {
 func (d *daemon) applyOwn() {
 	result, err := d.change(d.running, d.own.WithRuntimeOf)
 	if err = errors.Join(err, result.Err()); err != nil && d.running.Err() == nil {
-		d.opts.Log.Error("the configuration of the former daemon stays, where that of this one cannot be applied; correct it and reload it", "err", err)
+		d.opts.Log.Error("parts of this daemon's configuration cannot be applied, so the former daemon's settings stay there; correct the configuration and reload it", "err", err)
 	}
 }

@@ -9,10 +9,10 @@
 //	offer     | giver | it has stopped at a boundary; here are its state and its descriptors
 //	taken     | taker | it has built all that can fail, and waits
 //	yours     | giver | it has given up everything, and ends
-//	withdrawn | giver | it continues itself; the taker must not use what it got
+//	withdrawn | giver | it keeps everything; the taker must not use what it received
 //
 // Until yours, everything belongs to the giver: if the connection breaks, the taker refuses or the
-// limit passes, it continues where it stopped, since it has closed nothing. If the connection breaks
+// limit passes, the giver continues where it stopped, since it has closed nothing. If the connection breaks
 // while the taker waits for yours, the giver has died, because one that lives withdraws first. Then
 // only the taker has the descriptors, so it continues. So at any moment exactly one process owns the
 // interfaces, whichever of the two is killed; machine.go has both sides as tables.

@@ -10,11 +10,9 @@ import (
 
 // Limits of the giver.
 const (
-	// askLimit bounds the wait for the question, and each write.
-	askLimit = 2 * time.Second
-	// takeLimit bounds how long the giver waits, stopped, for a taker that builds. It needs some
-	// 10 ms, or ten times as long on a busy machine.
-	takeLimit = 3 * time.Second
+	askLimit = 2 * time.Second // for the request
+	// lastLimit bounds the sending of the last message, which is short. Meanwhile everything stands still.
+	lastLimit = 200 * time.Millisecond
 )
 
 // Giver is the giver's side of a connection. One goroutine uses it.
@@ -24,7 +22,7 @@ type Giver struct {
 	PID   int // of the taker
 }
 
-// Give receives the question of a taker. The giver closes the connection.
+// Give receives the request of a taker. The Giver closes the connection.
 func Give(c *net.UnixConn) (*Giver, error) {
 	g := &Giver{conn: conn{c}, state: asking}
 	err := g.asked()
@@ -46,31 +44,34 @@ func (g *Giver) asked() (err error) {
 	CloseAll(fds)
 	switch {
 	case err != nil:
-		return fmt.Errorf("receive the question: %w", err)
+		return fmt.Errorf("receive the request: %w", err)
 	case m.Type != "ask":
-		return fmt.Errorf("the first message is a %q", m.Type)
+		return fmt.Errorf("the first message is a %q, not an \"ask\"", m.Type)
 	case m.Version != Version:
-		err := fmt.Errorf("process %d uses version %d of the hand-over, this daemon version %d; stop this daemon instead, and start the other", g.PID, m.Version, Version)
+		err := fmt.Errorf("process %d uses version %d of the hand-over protocol, this daemon uses version %d; instead, stop this daemon and start the new one", g.PID, m.Version, Version)
 		g.Withdraw(err)
 		return err
 	}
 	return nil
 }
 
-// Withdraw tells the taker why there is no offer, and closes the connection.
+// Withdraw tells the taker why there is no offer, and closes the connection. Idempotent, also after Offer.
 func (g *Giver) Withdraw(why error) {
-	g.end(failed, why)
+	if !g.state.final() {
+		g.end(failed, why)
+	}
 }
 
-// Offer sends the state and the descriptors, which the caller keeps, and waits until the taker has
-// them. After nil the taker owns everything. After an error the giver does.
-func (g *Giver) Offer(what any, fds []int) error {
+// Offer sends the state and the descriptors, which the caller keeps, and waits for the taker, but only
+// until limit, because all traffic stands still. After nil the taker owns everything, after an error the
+// giver does.
+func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 	body, err := json.Marshal(what)
 	if err != nil {
 		g.Withdraw(err)
 		return err
 	}
-	if err := g.conn.within(takeLimit); err != nil {
+	if err := g.conn.SetDeadline(limit); err != nil {
 		g.Withdraw(err)
 		return err
 	}
@@ -83,7 +84,7 @@ func (g *Giver) Offer(what any, fds []int) error {
 	e := eventOf(m, err)
 	switch e {
 	case late:
-		err = fmt.Errorf("process %d has not taken over within %s", g.PID, takeLimit)
+		err = fmt.Errorf("process %d has not taken over in time", g.PID)
 	case gotTaken:
 	default:
 		err = errors.Join(fmt.Errorf("process %d has not taken over: it has ended, or refused", g.PID), err)
@@ -102,7 +103,7 @@ func (g *Giver) end(e event, why error) state {
 		m.Reason = why.Error()
 	}
 	if m.Type != "" {
-		_ = g.conn.within(askLimit)
+		_ = g.conn.within(lastLimit)
 		if err := g.conn.send(m, nil); err != nil && g.state == given {
 			g.state = kept
 		}

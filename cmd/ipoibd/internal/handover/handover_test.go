@@ -86,6 +86,9 @@ func take(c *net.UnixConn, build func(*Taker) bool) <-chan taken {
 
 func always(*Taker) bool { return true }
 
+// takeLimit is the giver's wait for a taker.
+const takeLimit = 3 * time.Second
+
 // A state with more descriptors than fit in one message arrives as it was, each descriptor at its place.
 func TestHandOver(t *testing.T) {
 	for _, n := range []int{0, 1, fdsAtOnce, fdsAtOnce + 7} {
@@ -99,7 +102,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("the taker is process %d, want %d", g.PID, os.Getpid())
 		}
 		what := map[string]string{"peers": strings.Repeat("x", 1<<20)}
-		if err := g.Offer(what, pipes(t, n)); err != nil {
+		if err := g.Offer(what, pipes(t, n), time.Now().Add(takeLimit)); err != nil {
 			t.Fatal(err)
 		}
 		got := <-done
@@ -143,12 +146,12 @@ func TestHandOverFails(t *testing.T) {
 		},
 		{
 			"the taker cannot", func(*Taker) bool { return false },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
 			"has not taken over", "failed",
 		},
 		{
 			"the taker dies", func(t *Taker) bool { _ = t.conn.Close(); return false },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
 			"has not taken over", "failed",
 		},
 		{
@@ -165,12 +168,12 @@ func TestHandOverFails(t *testing.T) {
 		{
 			"the taker is stopped",
 			func(*Taker) bool { time.Sleep(takeLimit + takeLimit/4); return true },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil) },
-			"has not taken over within", "the running daemon continues",
+			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
+			"has not taken over in time", "the running daemon continues",
 		},
 		{
 			"no JSON", always,
-			func(_ *testing.T, g *Giver) error { return g.Offer(func() {}, nil) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(func() {}, nil, time.Now().Add(takeLimit)) },
 			"unsupported type", "the running daemon continues: json",
 		},
 	} {

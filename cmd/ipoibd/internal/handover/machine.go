@@ -18,7 +18,7 @@ const (
 	building state = "building" // it owns nothing yet
 	ready    state = "ready"    // it has sent taken
 	owner    state = "owner"    // it owns everything
-	out      state = "out"      // it owns nothing, and closes what it got
+	out      state = "out"      // it owns nothing, and closes what it received
 
 	prepared    event = "prepared"  // the giver has stopped at a boundary
 	failed      event = "failed"    // this side cannot go on
@@ -61,8 +61,8 @@ var steps = map[state]map[event]step{
 		failed:   {out, ""},
 		broken:   {out, ""},
 	},
-	// Without a limit, and without a way to fail, since the giver may have given up already. A giver
-	// that lives answers, and withdraws when its own limit has passed.
+	// Without a limit, and without a way to fail, since the giver may have given everything up already.
+	// A giver that lives answers, and withdraws when its own limit has passed.
 	ready: {
 		gotYours:    {owner, ""},
 		gotWithdraw: {out, ""},

@@ -20,8 +20,8 @@ const Version = 1
 
 // Bounds of what a process accepts from the other one.
 const (
-	// maxMessage is in bytes. 14 interfaces whose tables are full of peers in use need less, and hundreds
-	// that have only heard of theirs.
+	// maxMessage is in bytes. It suffices for 14 interfaces whose tables are full of peers in use, and for
+	// hundreds of interfaces that have only heard of their peers.
 	maxMessage = 64 << 20
 	// maxFDs bounds the descriptors of an offer: 64 interfaces with 8 queues, and their devices.
 	maxFDs = 1024
@@ -48,7 +48,7 @@ func (c conn) send(m message, fds []int) error {
 		return err
 	}
 	if len(body) > maxMessage || len(fds) > maxFDs {
-		return fmt.Errorf("the %s has %d bytes and %d descriptors, more than %d and %d", m.Type, len(body), len(fds), maxMessage, maxFDs)
+		return fmt.Errorf("the %s has %d bytes and %d descriptors; the limits are %d and %d", m.Type, len(body), len(fds), maxMessage, maxFDs)
 	}
 	if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (c conn) receive() (m message, fds []int, err error) {
 	}
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxMessage {
-		return m, nil, fmt.Errorf("a message of %d bytes, more than %d", n, maxMessage)
+		return m, nil, fmt.Errorf("a message of %d bytes; the limit is %d", n, maxMessage)
 	}
 	// The memory grows with what arrives, not with what is announced.
 	var body bytes.Buffer
@@ -82,12 +82,12 @@ func (c conn) receive() (m message, fds []int, err error) {
 		return m, nil, err
 	}
 	if m.FDs < 0 || m.FDs > maxFDs {
-		return m, nil, fmt.Errorf("an offer with %d descriptors, more than %d", m.FDs, maxFDs)
+		return m, nil, fmt.Errorf("an offer with %d descriptors; the limit is %d", m.FDs, maxFDs)
 	}
 	for len(fds) < m.FDs {
 		some, err := c.receiveFDs()
 		if fds = append(fds, some...); err == nil && len(fds) > m.FDs {
-			err = fmt.Errorf("%d descriptors, announced were %d", len(fds), m.FDs)
+			err = fmt.Errorf("received %d descriptors, but %d were announced", len(fds), m.FDs)
 		}
 		if err != nil {
 			CloseAll(fds)
@@ -116,7 +116,7 @@ func (c conn) receiveFDs() (fds []int, err error) {
 	return fds, err
 }
 
-// parse reads a message that one of this version may send.
+// parse reads a message. It refuses fields that this version does not send.
 func parse(body []byte, m *message) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -137,8 +137,8 @@ func (c conn) within(limit time.Duration) error {
 	return c.SetDeadline(time.Now().Add(limit))
 }
 
-// Peer returns the process at the other end. It returns an error unless that belongs to the user of
-// this process.
+// Peer returns the process at the other end. It returns an error unless both processes belong to the
+// same user.
 func Peer(c *net.UnixConn) (pid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -177,7 +177,7 @@ func CloseAll(fds []int) {
 	}
 }
 
-// eventOf returns the event that a received message, or the error of receiving, is.
+// eventOf turns a received message, or the error of receiving one, into an event.
 func eventOf(m message, err error) event {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

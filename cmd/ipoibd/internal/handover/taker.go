@@ -15,7 +15,7 @@ import (
 // offerLimit bounds the wait for the offer: the giver first completes what is in flight.
 const offerLimit = 10 * time.Second
 
-// ErrGone means that the giver has ended before it made an offer.
+// ErrGone means that the giver ended before it made an offer.
 var ErrGone = errors.New("the running daemon has ended")
 
 // Gone returns ErrGone with the error of a connection that the other side has closed or left, and any other
@@ -87,7 +87,7 @@ func (t *Taker) Own() error {
 	if err := t.conn.within(0); err != nil {
 		return err
 	}
-	// If it cannot be sent, the giver has withdrawn, or has died: what it has sent last says which.
+	// If this cannot be sent, the giver has withdrawn or died; its last message, if any, says which.
 	_ = t.conn.send(message{Type: t.state.becomes(prepared)}, nil)
 	m, fds, err := t.conn.receive()
 	CloseAll(fds)
@@ -105,5 +105,5 @@ func (t *Taker) why(m message, err error) error {
 	case err != nil:
 		return Gone(fmt.Errorf("the running daemon has sent no offer: %w", err))
 	}
-	return fmt.Errorf("the running daemon has sent a %q", m.Type)
+	return fmt.Errorf("the running daemon has sent an unexpected %q", m.Type)
 }

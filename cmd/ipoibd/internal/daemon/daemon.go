@@ -32,10 +32,10 @@
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver parks interfaces, then
-// devices, so that all wait with nothing in flight; pauses the receiving of HCAs and the accepting of
-// clients; and offers its configuration, the state of each part and their descriptors. If the taker
-// fails, the giver resumes what it has parked. If not, it ends like any stop, except that each part was
+// A hand-over to another process (package handover) excludes changes. The giver stops accepting clients,
+// and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
+// pauses the receiving of HCAs; and offers its configuration, the state of each part and their
+// descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part was
 // told that another process continues it. The taker runs the giver's configuration first, and then
 // applies its own as a reload does.
 package daemon

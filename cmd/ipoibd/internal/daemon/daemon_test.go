@@ -183,11 +183,11 @@ func TestStopKeepsAndStartAdopts(t *testing.T) {
 	underlay(t, "under0", 1)
 	cfg := configure(t, "ib0")
 	r := start(t, cfg, options())
-	if s := r.waitState(0, iface.StateDown); s.Adopted || s.Carrier || s.QP != nil {
+	if s := r.waitState(0, report.InterfaceDown); s.Adopted || s.Carrier || s.QP != nil {
 		t.Errorf("new: %+v", s)
 	}
 	must(t, netlink.LinkSetUp(find(t, "ib0")))
-	first := r.waitState(0, iface.StateUp)
+	first := r.waitState(0, report.InterfaceUp)
 	r.stop()
 	before := use()
 	for range 20 {
@@ -195,7 +195,7 @@ func TestStopKeepsAndStartAdopts(t *testing.T) {
 			t.Fatalf("stopped, but ib0 has a carrier")
 		}
 		r = start(t, cfg, options())
-		if s := r.waitState(0, iface.StateUp); !s.Adopted || s.MAC != first.MAC || s.QP.QPN == first.QP.QPN {
+		if s := r.waitState(0, report.InterfaceUp); !s.Adopted || s.MAC != first.MAC || s.QP.QPN == first.QP.QPN {
 			t.Fatalf("adopted: %+v, was %+v", s, first)
 		}
 		r.stop()
@@ -226,7 +226,7 @@ func TestRemove(t *testing.T) {
 	r = start(t, configure(t, "ib0"), opts)
 	must(t, netlink.LinkSetName(find(t, "ib0"), "fabric"))
 	must(t, netlink.LinkSetUp(find(t, "fabric")))
-	r.waitState(0, iface.StateUp)
+	r.waitState(0, report.InterfaceUp)
 	r.stop()
 	if exists("fabric") || exists("ib0") {
 		t.Error("the renamed interface is there")
@@ -280,7 +280,7 @@ func TestStopWhileThePortIsTakenLeavesNothing(t *testing.T) {
 		must(t, netlink.LinkSetUp(find(t, "ib1")))
 		r.eventually("the second waits for the port", func() bool {
 			s := status(r).Interfaces[0]
-			return s.State == iface.StateWaiting && strings.Contains(s.Detail, "4791")
+			return s.State == report.InterfaceWaiting && strings.Contains(s.Detail, "4791")
 		})
 	}
 	waits(second)
@@ -337,22 +337,22 @@ func TestInterfacesTakenAway(t *testing.T) {
 	r := start(t, configure(t, "ib0", "ib1", "ib2"), options())
 	for i, name := range []string{"ib0", "ib1", "ib2"} {
 		must(t, netlink.LinkSetUp(find(t, name)))
-		r.waitState(i, iface.StateUp)
+		r.waitState(i, report.InterfaceUp)
 	}
 	must(t, netlink.LinkDel(find(t, "ib0")))
-	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Detail, "another process deleted the interface") {
+	if s := r.waitState(0, report.InterfaceFailed); !strings.Contains(s.Detail, "another process deleted the interface") {
 		t.Errorf("deleted: %q", s.Detail)
 	}
 	container := nstest.New(t)
 	move(t, "ib1", container)
-	r.waitState(1, iface.StateDown)
+	r.waitState(1, report.InterfaceDown)
 	container.Run("ip", "link", "set", "ib1", "up")
-	r.waitState(1, iface.StateUp)
+	r.waitState(1, report.InterfaceUp)
 	container.Close()
-	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Detail, "its container ended") {
+	if s := r.waitState(1, report.InterfaceFailed); !strings.Contains(s.Detail, "its container ended") {
 		t.Errorf("container destroyed: %q", s.Detail)
 	}
-	if s := r.iface(2); s.State != iface.StateUp || s.QP.State != "RTS" {
+	if s := r.iface(2); s.State != report.InterfaceUp || s.QP.State != "RTS" {
 		t.Errorf("the third: %+v", s)
 	}
 	r.eventually("the name is free", func() bool { return errors.Is(link.Delete("ib0"), link.ErrNotFound) })
@@ -382,15 +382,15 @@ func TestNetdevReturns(t *testing.T) {
 	cfg.Devices[0].AllowOtherDevice = true
 	r := start(t, cfg, options())
 	must(t, netlink.LinkSetUp(find(t, "ib0")))
-	first := r.waitState(0, iface.StateUp)
+	first := r.waitState(0, report.InterfaceUp)
 	for i, n := range []int{1, 9, 1} {
 		must(t, netlink.LinkDel(find(t, "under0")))
-		if s := r.waitState(0, iface.StateWaiting); !strings.Contains(s.Detail, "device") {
+		if s := r.waitState(0, report.InterfaceWaiting); !strings.Contains(s.Detail, "device") {
 			t.Errorf("gone: %+v", s)
 		}
-		r.eventually("the carrier goes", func() bool { return !r.waitState(0, iface.StateWaiting).Carrier })
+		r.eventually("the carrier goes", func() bool { return !r.waitState(0, report.InterfaceWaiting).Carrier })
 		underlay(t, "under0", n)
-		if s := r.waitState(0, iface.StateUp); s.MAC != first.MAC || s.QP.GID.String() != fmt.Sprintf("192.0.2.%d", n) {
+		if s := r.waitState(0, report.InterfaceUp); s.MAC != first.MAC || s.QP.GID.String() != fmt.Sprintf("192.0.2.%d", n) {
 			t.Errorf("return %d: %+v, was %+v", i, s, first)
 		}
 	}
@@ -418,15 +418,15 @@ func TestSeveralDevices(t *testing.T) {
 	r := start(t, cfg, options())
 	for i, gid := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.2"} {
 		must(t, netlink.LinkSetUp(find(t, cfg.Interfaces[i].Name)))
-		if s := r.waitState(i, iface.StateUp); s.QP.GID.String() != gid || s.QP.PKey != cfg.Interfaces[i].PKey {
+		if s := r.waitState(i, report.InterfaceUp); s.QP.GID.String() != gid || s.QP.PKey != cfg.Interfaces[i].PKey {
 			t.Errorf("%s: %+v", s.Name, s.QP)
 		}
 	}
 	must(t, netlink.LinkSetDown(find(t, "under1")))
-	if s := r.waitState(2, iface.StateWaiting); s.Detail != "port 1 is DOWN: port is not active: under1 is down, or has no carrier; 'ip link set under1 up' brings it up" {
+	if s := r.waitState(2, report.InterfaceWaiting); s.Detail != "port 1 is DOWN: port is not active: under1 is down, or has no carrier; 'ip link set under1 up' brings it up" {
 		t.Errorf("under1 is down: %q", s.Detail)
 	}
-	if s := r.iface(0); s.State != iface.StateUp {
+	if s := r.iface(0); s.State != report.InterfaceUp {
 		t.Errorf("under1 is down, and ib0 is %s", s.State)
 	}
 	r.stop()
@@ -452,7 +452,7 @@ func TestStatusWhileStopping(t *testing.T) {
 						return
 					}
 					for _, f := range s.Interfaces {
-						if f.State == iface.StateFailed {
+						if f.State == report.InterfaceFailed {
 							t.Errorf("%s is %s: %s", f.Name, f.State, f.Detail)
 						}
 					}

@@ -39,7 +39,7 @@ func (d *daemon) remember() error {
 		}
 	}
 	if err := replaceFile(memoryOf(d.cfg.Control), requests); err != nil {
-		return fmt.Errorf("%w, so the next start will not know of it", err)
+		return fmt.Errorf("%w; the next start of the daemon will not know of this change", err)
 	}
 	return nil
 }
@@ -71,9 +71,9 @@ func replaceFile(path string, requests []json.RawMessage) error {
 	return nil
 }
 
-// takeBack adopts the interfaces that were added to an earlier daemon at run time, each where that one
-// has left it. One that no longer exists is forgotten: its pod has ended, or it was removed while no
-// daemon ran. Another one that cannot be adopted stays in the file, for the next start, until it is
+// takeBack adopts the interfaces that were added to an earlier daemon at run time, each where that
+// daemon left it. One that no longer exists is forgotten: its pod has ended, or it was removed while no
+// daemon ran. Any other that cannot be adopted stays in the file, for the next start, until it is
 // added again or removed. The daemon does not serve yet.
 func (d *daemon) takeBack() {
 	path := memoryOf(d.cfg.Control)
@@ -122,7 +122,7 @@ func nameIn(request json.RawMessage) string {
 	return named.Name
 }
 
-// readMemory reads the file. It trusts none that another user, except root, may have written.
+// readMemory reads the file. It refuses one that another user, except root, may have written.
 func readMemory(path string) (requests []json.RawMessage, err error) {
 	info, err := os.Lstat(path)
 	switch {

@@ -69,8 +69,8 @@ func (d *daemon) statusOf(m *member) report.Interface {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.Runtime = m.runtime
-	if m.failure != nil && s.State != iface.StateFailed {
-		s.State, s.Reason, s.Detail = iface.StateFailed, iface.ReasonLost, m.failure.Error()
+	if m.failure != nil && s.State != report.InterfaceFailed {
+		s.State, s.Reason, s.Detail = report.InterfaceFailed, iface.ReasonLost, m.failure.Error()
 	}
 	return s
 }

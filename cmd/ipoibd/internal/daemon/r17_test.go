@@ -16,10 +16,10 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/cmd/ipoibd/internal/process/processtest"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/qprecovery/reset"
 )
@@ -63,7 +63,7 @@ func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 	opts.AllowFaults, opts.LockMemory = true, true
 	r := start(t, cfg, opts)
 	must(t, netlink.LinkSetUp(find(t, "ib0")))
-	r.waitState(0, iface.StateUp)
+	r.waitState(0, report.InterfaceUp)
 	w := newWire(t)
 	w.serves("before the resets")
 	recovered := r.follow("ib0")

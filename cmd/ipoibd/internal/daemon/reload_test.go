@@ -131,7 +131,7 @@ func (r reloading) up(name string) report.Interface {
 	var f *report.Interface
 	r.eventually(name+" is up", func() bool {
 		f = r.named(name)
-		return f != nil && f.State == iface.StateUp && f.Carrier
+		return f != nil && f.State == report.InterfaceUp && f.Carrier
 	})
 	return *f
 }
@@ -361,8 +361,7 @@ func TestReloadOfMovedInterface(t *testing.T) {
 }
 
 // A rebuilt interface stays down if the operator has set it down, and keeps the operator's MTU; the
-// largest MTU follows the port. eBPF programs come and go. What was counted stays counted, for the same
-// reason.
+// largest MTU follows the port. eBPF programs come and go. Counters do not decrease.
 func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -371,7 +370,7 @@ func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 	r := startFile(t, nil, "ib0", "ib1", "ib2")
 	must(t, netlink.LinkSetDown(find(t, "ib0")))
 	must(t, netlink.LinkSetMTU(find(t, "ib1"), 900))
-	r.eventually("the daemon knows", func() bool { return r.named("ib0").State == iface.StateDown && r.named("ib1").MTU == 900 })
+	r.eventually("the daemon knows", func() bool { return r.named("ib0").State == report.InterfaceDown && r.named("ib1").MTU == 900 })
 	const frames = 50 // sent at once
 	filters := func(name string) bool {
 		was := r.named(name)
@@ -398,7 +397,7 @@ func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {
 		if a, b := find(t, "ib1").Attrs().MTU, find(t, "ib2").Attrs().MTU; a != 900 || b != want {
 			t.Errorf("MTU %d and %d, want 900 and %d", a, b, want)
 		}
-		r.eventually("ib0 is down", func() bool { return r.named("ib0").State == iface.StateDown })
+		r.eventually("ib0 is down", func() bool { return r.named("ib0").State == report.InterfaceDown })
 		for _, was := range before {
 			now := r.named(was.Name)
 			for _, name := range decreased(was.Kernel, now.Kernel) {
@@ -534,7 +533,7 @@ func TestReloadBringsFailedInterfacesBack(t *testing.T) {
 	lose := func(name string) {
 		t.Helper()
 		must(t, netlink.LinkDel(find(t, name)))
-		r.eventually(name+" has failed", func() bool { return r.named(name).State == iface.StateFailed })
+		r.eventually(name+" has failed", func() bool { return r.named(name).State == report.InterfaceFailed })
 	}
 	lose("ib0")
 	r.wants("ib0 added", func(*config.Config) {})

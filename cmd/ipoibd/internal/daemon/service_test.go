@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -42,7 +42,7 @@ func TestService(t *testing.T) {
 	cfg.Interfaces[0].Up = true
 	r := start(t, cfg, options())
 	await("READY=1")
-	r.waitState(0, iface.StateUp)
+	r.waitState(0, report.InterfaceUp)
 	await("STATUS=ib0 up; ib1 down (admin_down), no carrier")
 	for range 3 {
 		await("WATCHDOG=1")

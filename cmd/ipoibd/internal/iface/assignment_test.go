@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 )
 
@@ -58,7 +59,7 @@ func TestUpAndAssignedAtTheStart(t *testing.T) {
 		}
 		h.tap.SetUp(false)
 		synctest.Wait()
-		if s := h.status(); s.State == StateUp {
+		if s := h.status(); s.State == report.InterfaceUp {
 			t.Errorf("state %+v, want it to stay down", s)
 		}
 	})
@@ -147,7 +148,7 @@ func TestUpIsTriedAgain(t *testing.T) {
 		if n := h.tap.raised; n < 5 || n > 12 {
 			t.Errorf("tried %d times in 2 minutes, want it after pauses that grow to %v", n, lastRetry)
 		}
-		if s := h.status(); s.State != StateDown || !strings.Contains(s.Detail, "set ib0 up: refused") {
+		if s := h.status(); s.State != report.InterfaceDown || !strings.Contains(s.Detail, "set ib0 up: refused") {
 			t.Errorf("%+v, want it down, and why", s)
 		}
 		if strings.Contains(log.String(), "ip link set") || strings.Count(log.String(), "level=WARN") != 1 {
@@ -160,7 +161,7 @@ func TestUpIsTriedAgain(t *testing.T) {
 		h.tap.SetUp(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if s := h.status(); s.State != StateDown || !strings.Contains(s.Detail, "ip link set ib0 up") {
+		if s := h.status(); s.State != report.InterfaceDown || !strings.Contains(s.Detail, "ip link set ib0 up") {
 			t.Errorf("%+v, want it to stay down", s)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
@@ -56,7 +57,7 @@ func TestR23GivenUpAndRecovered(t *testing.T) {
 				a.unplug()
 				time.Sleep(qprecovery.DefaultGiveUpAfter + time.Minute)
 				s := a.status()
-				if s.State != StateWaiting || s.Carrier || s.Detail == "" || s.Recovery.State != "given_up" {
+				if s.State != report.InterfaceWaiting || s.Carrier || s.Detail == "" || s.Recovery.State != "given_up" {
 					t.Errorf("%s, carrier %v, %s: %s", s.State, s.Carrier, s.Recovery.State, s.Detail)
 				}
 				if flap {
@@ -66,7 +67,7 @@ func TestR23GivenUpAndRecovered(t *testing.T) {
 				}
 				a.plug()
 				time.Sleep(time.Minute)
-				if s := a.status(); s.State != StateWaiting || s.Carrier {
+				if s := a.status(); s.State != report.InterfaceWaiting || s.Carrier {
 					t.Errorf("%s, carrier %v", s.State, s.Carrier)
 				}
 				if err := a.dev.Recover(t.Context()); err != nil {

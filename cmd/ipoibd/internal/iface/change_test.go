@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 )
 
@@ -52,7 +53,7 @@ func TestChangeIsLive(t *testing.T) {
 			t.Errorf("assigned %+v, %v", h.lastAssigned(), err)
 		}
 		synctest.Wait()
-		if after := h.status(); after.State != StateUp || !reflect.DeepEqual(after.QP, before.QP) {
+		if after := h.status(); after.State != report.InterfaceUp || !reflect.DeepEqual(after.QP, before.QP) {
 			t.Errorf("%s, queue pair %+v, was %+v", after.State, after.QP, before.QP)
 		}
 		if c := h.tap.forget(); len(c) > 0 {
@@ -79,7 +80,7 @@ func TestChangeUp(t *testing.T) {
 		synctest.Wait()
 		change(true)
 		synctest.Wait()
-		if s := h.status(); s.State != StateDown {
+		if s := h.status(); s.State != report.InterfaceDown {
 			t.Errorf("%s, want it down", s.State)
 		}
 		change(false)
@@ -87,7 +88,7 @@ func TestChangeUp(t *testing.T) {
 		h.waitUp()
 		change(false)
 		synctest.Wait()
-		if s := h.status(); s.State != StateUp {
+		if s := h.status(); s.State != report.InterfaceUp {
 			t.Errorf("%s, want it up", s.State)
 		}
 	})

@@ -51,13 +51,13 @@ func TestEveryCounterHasAKind(t *testing.T) {
 
 // Each count of the TAP and of the kernel is shown once.
 func TestCountersOfTheTAPAreComplete(t *testing.T) {
-	c := link.Counters{
-		Read: 1, Written: 2, Drops: link.Drops{ReadTooLong: 3, WriteInvalid: 4, WriteDown: 5, WriteNoMem: 6, WriteOther: 7},
-		Kernel: link.KernelCounters{RxPackets: 8, RxBytes: 9, RxDropped: 10, RxErrors: 11, TxPackets: 12, TxBytes: 13, TxErrors: 14, TxDropped: 15},
-	}
 	shown := report.Counters{}
-	shown.Add("", tapCounters(c))
-	shown.Add("kernel_", kernelCounters(c.Kernel))
+	shown.Add("", tapCounters(link.Counters{
+		Read: 1, Written: 2, Drops: link.Drops{ReadTooLong: 3, WriteInvalid: 4, WriteDown: 5, WriteNoMem: 6, WriteOther: 7},
+	}))
+	shown.Add("kernel_", kernelCounters(link.KernelCounters{
+		RxPackets: 8, RxBytes: 9, RxDropped: 10, RxErrors: 11, TxPackets: 12, TxBytes: 13, TxErrors: 14, TxDropped: 15,
+	}))
 	var values []uint64
 	for n := range maps.Values(shown) {
 		values = append(values, n.Value)

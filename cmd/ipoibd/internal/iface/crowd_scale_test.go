@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/memfabric"
@@ -113,7 +114,7 @@ func TestARPStormIsAbsorbed(t *testing.T) {
 		each := (cpuTime(t) - before) / (perMilli * length)
 		s := a.status()
 		t.Logf("%d peers, %v of CPU for each ARP, %.0f %% of a processor", len(s.Peers), each, each.Seconds()*1e6)
-		if len(s.Peers) != peers+1 || s.State != StateUp || s.Recovery.Recovered != 0 {
+		if len(s.Peers) != peers+1 || s.State != report.InterfaceUp || s.Recovery.Recovered != 0 {
 			t.Errorf("%d peers, state %s, recovery %+v", len(s.Peers), s.State, s.Recovery)
 		}
 		if n := count(s, "rx_drop_", "neigh_drop_", "neigh_peers_evicted"); n != 0 {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 	"ipoibd/link/linktest"
 )
@@ -38,13 +39,13 @@ func TestForeignQueueTakesTheCarrierDown(t *testing.T) {
 			time.Sleep(after)
 			synctest.Wait()
 			s := a.status()
-			if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Detail, "another process has attached") {
+			if s.State != report.InterfaceWaiting || s.Carrier || !strings.Contains(s.Detail, "another process has attached") {
 				t.Errorf("%v later: state %s, carrier %t, reason %q", after, s.State, s.Carrier, s.Detail)
 			}
 		}
 		q.Detach()
 		synctest.Wait()
-		if s := a.status(); s.State != StateUp || !s.Carrier || s.Detail != "" {
+		if s := a.status(); s.State != report.InterfaceUp || !s.Carrier || s.Detail != "" {
 			t.Errorf("queue gone: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Detail)
 		}
 		if got := a.tap.forget(); !slices.Equal(got, []bool{false, true}) {
@@ -68,7 +69,7 @@ func TestForeignQueueDuringAnOutage(t *testing.T) {
 		a.plug()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := a.status(); s.State != StateUp || !s.Carrier {
+		if s := a.status(); s.State != report.InterfaceUp || !s.Carrier {
 			t.Errorf("device back: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Detail)
 		}
 	})
@@ -94,7 +95,7 @@ func TestChangesByOthersAreRestored(t *testing.T) {
 			if err != nil || len(found.Restored) != 0 || a.mac() != mac {
 				t.Errorf("%s: Inspect = %+v, %v", what, found, err)
 			}
-			if s := a.status(); s.State != StateUp || !s.Carrier || s.HostMAC != published {
+			if s := a.status(); s.State != report.InterfaceUp || !s.Carrier || s.HostMAC != published {
 				t.Errorf("%s: state %s, carrier %t, MAC %s, want %s", what, s.State, s.Carrier, s.HostMAC, published)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/ud/ipoib"
@@ -81,7 +82,7 @@ func TestGroupsChangeOnALiveQueuePair(t *testing.T) {
 			t.Errorf("by the broadcast group again: %d", n)
 		}
 		after := a.status()
-		if healed.QP.Generation == before.QP.Generation || after.QP.QPN != healed.QP.QPN || len(after.Groups) != 1 || after.State != StateUp {
+		if healed.QP.Generation == before.QP.Generation || after.QP.QPN != healed.QP.QPN || len(after.Groups) != 1 || after.State != report.InterfaceUp {
 			t.Errorf("queue pair %+v, was %+v; groups %v", after.QP, healed.QP, after.Groups)
 		}
 		if got := a.tap.forget(); len(got) > 0 {
@@ -99,11 +100,11 @@ func TestRefusedGroup(t *testing.T) {
 		bad := mdnsGroup()
 		bad.Attach = hca.GIDFromAddr(b.under)
 		a.join(bad)
-		if s := a.status(); s.State == StateUp || s.LastError == "" {
+		if s := a.status(); s.State == report.InterfaceUp || s.LastError == "" {
 			t.Errorf("state %s, %q", s.State, s.LastError)
 		}
 		a.join()
-		if s := a.status(); s.State != StateUp || len(s.Groups) != 1 {
+		if s := a.status(); s.State != report.InterfaceUp || len(s.Groups) != 1 {
 			t.Errorf("state %s, %s, groups %v", s.State, s.Detail, s.Groups)
 		}
 	})

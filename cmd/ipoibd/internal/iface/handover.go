@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,13 +38,6 @@ type State struct {
 	Segments int // bound of the segments of a large frame
 	Peers    []neigh.PeerInfo
 	Before   Before
-}
-
-// MTUState is an mtuState.
-type MTUState struct {
-	Set, Wish int
-	Fresh     bool
-	Cut       int
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -206,8 +198,7 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 		f.flush()
 		s.QPN = f.rec.att.self.QPN
 	}
-	m := f.host.mtu
-	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, MTUState{m.set, m.wish, m.fresh, m.cut}
+	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, f.host.mtu
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
@@ -247,15 +238,9 @@ func (f *Iface) drainSlow() {
 // counted returns all counts so far. Frames that this process still keeps end with it, so they count
 // as dropped.
 func (f *Iface) counted() (b Before) {
-	s := f.Status()
-	b = Before{Counters: report.TotalsOf(s.Counters), TAP: report.Totals{}, Resolved: s.Resolved, Recovery: s.Recovery, Filtered: f.before.Filtered}
-	for name, n := range report.TotalsOf(s.Kernel) {
-		if strings.HasPrefix(name, "tap_") {
-			b.TAP[name] = n
-		}
-	}
+	s := f.statusWithoutKernel()
 	_, dropped := f.programs.counters()
-	b.Filtered += dropped
+	b = Before{Counters: report.TotalsOf(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
 	for _, left := range []struct{ gauge, becomes string }{
 		{"tx_outstanding", "tx_drop_reset"},
 		{"tx_queued", "tx_drop_reset"},
@@ -316,7 +301,7 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 	}
 	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
 	f.host.adopted, f.host.rebuilt, f.host.maxSegments = s.Adopted, s.MTU.Set != 0, s.Segments
-	f.host.mtu = mtuState{set: s.MTU.Set, wish: s.MTU.Wish, fresh: s.MTU.Fresh, cut: s.MTU.Cut}
+	f.host.mtu = s.MTU
 	f.host.custody.wantCarrier = s.TAP.Carrier
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})

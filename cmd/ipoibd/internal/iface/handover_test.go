@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
@@ -75,7 +76,7 @@ func TestPark(t *testing.T) {
 			t.Error("the frame that waited was lost")
 		}
 		reach(t, a, b)
-		if now := a.status(); now.QP.QPN != s.QPN || now.State != StateUp {
+		if now := a.status(); now.QP.QPN != s.QPN || now.State != report.InterfaceUp {
 			t.Errorf("after Resume: %+v", now)
 		}
 		checkAccounts(t, a.status())
@@ -115,7 +116,7 @@ func TestLeave(t *testing.T) {
 		}
 		p.Leave()
 		synctest.Wait()
-		if s := a.status(); s.State != StateStopped || s.QP != nil {
+		if s := a.status(); s.State != report.InterfaceStopped || s.QP != nil {
 			t.Errorf("state %s, queue pair %+v", s.State, s.QP)
 		}
 		if st, err := a.tap.State(); err != nil || !st.Carrier || !a.tap.given {

@@ -62,7 +62,7 @@ type host struct {
 	adopted   bool // ib0 existed before
 	rebuilt   bool // mtu is that of the interface in whose place this one is
 	now       link.State
-	mtu       mtuState
+	mtu       MTUState
 	mtuReport mtuReport
 	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
 	maxSegments int
@@ -84,7 +84,7 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	switch {
 	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
-	case st.MTU != h.mtu.set:
+	case st.MTU != h.mtu.Set:
 		// The state may have been read before the daemon set the MTU, so read it again.
 		if again, err := h.tap.State(); err == nil && again.Present {
 			h.now.MTU = again.MTU
@@ -176,7 +176,7 @@ func (h *host) fitMTU(plan port.Plan) {
 				args = append(args, "peer", path.To, "path_mtu", path.MTU)
 			}
 			h.log.Info("MTU set", args...)
-			h.now.MTU, h.mtu.set = mtu, mtu
+			h.now.MTU, h.mtu.Set = mtu, mtu
 		}
 	}
 	was := h.mtuReport
@@ -223,13 +223,13 @@ func (r *mtuReport) notices() report.Notices {
 
 const minIPv6MTU = 1280 // RFC 8200, section 5
 
-// mtuState decides the interface's MTU. It keeps the operator's request while the underlay is
+// MTUState decides the interface's MTU. It keeps the operator's request while the underlay is
 // too small for it.
-type mtuState struct {
-	set   int  // the MTU that the daemon has set, 0: none yet
-	wish  int  // the requested MTU, 0: the largest that fits
-	fresh bool // wish was found on the interface and not compared yet with what fits
-	cut   int  // the request that was reported as too large, 0: none
+type MTUState struct {
+	Set   int  // the MTU that the daemon has set, 0: none yet
+	Wish  int  // the requested MTU, 0: the largest that fits
+	Fresh bool // Wish was found on the interface and not compared yet with what fits
+	Cut   int  // the request that was reported as too large, 0: none
 }
 
 // mtuReport is what the operator should know about the MTU.
@@ -241,41 +241,41 @@ type mtuReport struct {
 
 // found records the MTU of the interface at the start. The operator requested the MTU of an
 // adopted interface, unless one is configured (0: none), but not that of a new one.
-func (s *mtuState) found(mtu, configured int, adopted bool) {
-	*s = mtuState{set: mtu, wish: configured}
+func (s *MTUState) found(mtu, configured int, adopted bool) {
+	*s = MTUState{Set: mtu, Wish: configured}
 	if adopted && configured == 0 {
-		s.wish, s.fresh, s.cut = mtu, true, mtu
+		s.Wish, s.Fresh, s.Cut = mtu, true, mtu
 	}
 }
 
 // configure records another MTU of the configuration; 0: the largest that fits.
-func (s *mtuState) configure(mtu int) { s.wish, s.fresh, s.cut = mtu, false, 0 }
+func (s *MTUState) configure(mtu int) { s.Wish, s.Fresh, s.Cut = mtu, false, 0 }
 
 // changed records a new MTU of the interface. If the daemon has not set it, it is a request of
 // the operator.
-func (s *mtuState) changed(mtu int) {
-	if mtu != s.set {
-		s.set, s.wish, s.fresh = mtu, mtu, true
+func (s *MTUState) changed(mtu int) {
+	if mtu != s.Set {
+		s.Set, s.Wish, s.Fresh = mtu, mtu, true
 	}
 }
 
 // fit returns the MTU that the interface should have, and, once per request, a request that
 // is too large. An operator who has asked for the largest MTU or more gets the largest, even
 // after it changes.
-func (s *mtuState) fit(largest int) (mtu, tooLarge int) {
-	if s.wish <= largest {
-		s.cut = 0
-	} else if s.wish != s.cut {
-		s.cut, tooLarge = s.wish, s.wish
+func (s *MTUState) fit(largest int) (mtu, tooLarge int) {
+	if s.Wish <= largest {
+		s.Cut = 0
+	} else if s.Wish != s.Cut {
+		s.Cut, tooLarge = s.Wish, s.Wish
 	}
-	if s.fresh && s.wish >= largest {
-		s.wish = 0
+	if s.Fresh && s.Wish >= largest {
+		s.Wish = 0
 	}
-	s.fresh = false
-	if s.wish == 0 {
+	s.Fresh = false
+	if s.Wish == 0 {
 		return largest, tooLarge
 	}
-	return min(s.wish, largest), tooLarge
+	return min(s.Wish, largest), tooLarge
 }
 
 // custody keeps ib0 as this daemon has set it up, despite what other processes do to it.

@@ -100,11 +100,14 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", cfg.Lanes, len(f.lanes)), f.Close())
 	}
 	tap, programmable := f.host.tap.(programmable)
-	before := f.countedOnTAP()
 	if programmable {
 		if err := f.programs.detach(tap); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
+	}
+	before := f.countedOnTAP()
+	if err := f.programs.close(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	next, err := New(cfg, f.host.tap, env)
 	if err != nil {
@@ -114,7 +117,7 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	if cfg.MTU != f.cfg.MTU {
 		next.host.mtu.configure(cfg.MTU)
 	}
-	next.host.rebuilt = f.host.mtu.set != 0 // else ib0 was never examined
+	next.host.rebuilt = f.host.mtu.Set != 0 // else ib0 was never examined
 	raise := cfg.Up && !f.cfg.Up            // the operator may have set it down since
 	next.host.assignment.raise, next.host.assignment.rising = raise, raise
 	if cfg.EBPF && programmable {

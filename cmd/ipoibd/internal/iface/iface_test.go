@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
@@ -61,7 +62,7 @@ func TestTwoHostsReachEachOther(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
 		s := a.status()
-		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" || s.MTU != 1444 || s.Detail != "" {
+		if s.State != report.InterfaceUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" || s.MTU != 1444 || s.Detail != "" {
 			t.Errorf("status: %+v", s)
 		}
 		if len(s.Peers) != 1 || s.Peers[0].QPN != b.status().QP.QPN || s.Peers[0].Handle != "ready" {
@@ -75,7 +76,7 @@ func TestDownSilences(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.tap.SetUp(false)
 		synctest.Wait()
-		if s := a.status(); s.State != StateDown || s.QP != nil || s.Carrier {
+		if s := a.status(); s.State != report.InterfaceDown || s.QP != nil || s.Carrier {
 			t.Errorf("status: %+v", s)
 		}
 		var sent int
@@ -100,7 +101,7 @@ func TestPortFlap(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.underlay().SetUp(false)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || s.Carrier || !strings.Contains(s.Detail, "not active") {
+		if s := a.status(); s.State != report.InterfaceWaiting || s.Carrier || !strings.Contains(s.Detail, "not active") {
 			t.Errorf("port down: %+v", s)
 		}
 		a.underlay().SetUp(true)
@@ -117,7 +118,7 @@ func TestDeviceGoneAndBack(t *testing.T) {
 		b.unplug()
 		time.Sleep(qprecovery.CarrierBound)
 		synctest.Wait()
-		if s := b.status(); s.State != StateWaiting || s.Carrier || s.QP != nil {
+		if s := b.status(); s.State != report.InterfaceWaiting || s.Carrier || s.QP != nil {
 			t.Errorf("device gone: %+v", s)
 		}
 		time.Sleep(time.Minute)
@@ -125,7 +126,7 @@ func TestDeviceGoneAndBack(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		s := b.status()
-		if s.State != StateUp || s.QP.QPN == before {
+		if s.State != report.InterfaceUp || s.QP.QPN == before {
 			t.Fatalf("device back: %+v, QPN was %s", s, before)
 		}
 		reach(t, a, b)
@@ -142,7 +143,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		for _, c := range []struct{ under, want int }{{9000, 4092}, {1500, 1444}, {1400, 1344}} {
 			a.underlay().SetMTU(c.under)
 			synctest.Wait()
-			if s := a.status(); s.MTU != c.want || s.State != StateUp || s.QP.QPN != qpn {
+			if s := a.status(); s.MTU != c.want || s.State != report.InterfaceUp || s.QP.QPN != qpn {
 				t.Errorf("underlay %d: MTU %d, %s, QP %s; want %d, QP %s", c.under, s.MTU, s.State, s.QP.QPN, c.want, qpn)
 			}
 		}
@@ -163,7 +164,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		}
 		a.underlay().SetMTU(600)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "raise the underlay's MTU by") {
+		if s := a.status(); s.State != report.InterfaceWaiting || !strings.Contains(s.Detail, "raise the underlay's MTU by") {
 			t.Errorf("underlay 600: %s, %s", s.State, s.Detail)
 		}
 	})

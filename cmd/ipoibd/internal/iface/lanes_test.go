@@ -150,7 +150,7 @@ func (a lanedHost) probes() (out []uint64) {
 func TestTwoLanes(t *testing.T) {
 	twoLanes(t, func(t *testing.T, a, b lanedHost) {
 		s := a.status()
-		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" {
+		if s.State != report.InterfaceUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" {
 			t.Errorf("status %+v", s)
 		}
 		a.checkLanes(t, b)
@@ -178,7 +178,7 @@ func TestDeviceWithTooFewQueues(t *testing.T) {
 		}
 		a.run()
 		a.up()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "the device supports 8 queues per queue pair, the interface needs 9") {
+		if s := a.status(); s.State != report.InterfaceWaiting || !strings.Contains(s.Detail, "the device supports 8 queues per queue pair, the interface needs 9") {
 			t.Errorf("state %s, detail %q", s.State, s.Detail)
 		}
 	})
@@ -202,7 +202,7 @@ func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
 					b.sendOn(lane, a, byte(lane)) // the next completion is that lane's
 					time.Sleep(20 * time.Millisecond)
 					s := a.status()
-					if s.State != StateUp || s.QP.QPN == qpn || s.Recovery.Rungs["rebuild_cq"] != 1 || s.Recovery.Reasons["cq_error"] != 1 ||
+					if s.State != report.InterfaceUp || s.QP.QPN == qpn || s.Recovery.Rungs["rebuild_cq"] != 1 || s.Recovery.Reasons["cq_error"] != 1 ||
 						rungsAbove(s.Recovery, qprecovery.RungRebuildCQ) != 0 {
 						t.Errorf("%s, QPN %v, was %v, rungs %v by %v", s.State, s.QP.QPN, qpn, s.Recovery.Rungs, s.Recovery.Reasons)
 					}

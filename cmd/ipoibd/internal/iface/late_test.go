@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
@@ -63,12 +64,12 @@ func TestR09CarrierThatIsStuck(t *testing.T) {
 		a.tap.jam(true)
 		a.plug()
 		time.Sleep(time.Minute)
-		if s := a.status(); s.State == StateUp || s.Carrier {
+		if s := a.status(); s.State == report.InterfaceUp || s.Carrier {
 			t.Errorf("%s, carrier %v", s.State, s.Carrier)
 		}
 		a.tap.jam(false)
 		time.Sleep(time.Minute)
-		if s := a.status(); s.State != StateUp || !s.Carrier {
+		if s := a.status(); s.State != report.InterfaceUp || !s.Carrier {
 			t.Errorf("%s, carrier %v", s.State, s.Carrier)
 		}
 		reach(t, a, b)
@@ -127,7 +128,7 @@ func TestR09NoCarrierWithoutADevice(t *testing.T) {
 				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.held())
 			}
 		})
-		if s := a.status(); s.State != StateWaiting || s.Recovery.State != "idle" || s.Carrier {
+		if s := a.status(); s.State != report.InterfaceWaiting || s.Recovery.State != "idle" || s.Carrier {
 			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)
 		}
 		a.plug()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
@@ -20,7 +21,7 @@ func (h *testHost) waitUp() {
 	h.t.Helper()
 	for range 60 {
 		synctest.Wait()
-		if h.status().State == StateUp {
+		if h.status().State == report.InterfaceUp {
 			return
 		}
 		time.Sleep(time.Second)
@@ -43,7 +44,7 @@ func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 		a.iface = newIface(t, a.tap, a.dev, testConfig())
 		a.iface.host.adopted = true
 		a.startInterface()
-		if s := a.status(); s.State != StateUp || !s.Carrier || !s.Adopted || s.MTU != 1444 {
+		if s := a.status(); s.State != report.InterfaceUp || !s.Carrier || !s.Adopted || s.MTU != 1444 {
 			t.Errorf("adopted: %+v", s)
 		}
 		if carriers := a.tap.forget(); !slices.Equal(carriers, []bool{true}) {
@@ -67,7 +68,7 @@ func TestDownWhileOpening(t *testing.T) {
 		if got := a.tap.forget(); slices.Contains(got, true) {
 			t.Errorf("carrier went %v", got)
 		}
-		if s := a.status(); s.State != StateDown || s.QP != nil || s.Carrier {
+		if s := a.status(); s.State != report.InterfaceDown || s.QP != nil || s.Carrier {
 			t.Errorf("%s, carrier %t, %+v", s.State, s.Carrier, s.QP)
 		}
 		a.verbs.slow("create_qp", 0)
@@ -87,7 +88,7 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		synctest.Wait()
 		a.tap.SetUp(true)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, errStuck.Error()) {
+		if s := a.status(); s.State != report.InterfaceWaiting || !strings.Contains(s.Detail, errStuck.Error()) {
 			t.Errorf("stuck: %s, %q", s.State, s.Detail)
 		}
 		time.Sleep(time.Hour)
@@ -103,7 +104,7 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		a.tap.jam(false)
 		a.tap.SetUp(true)
 		synctest.Wait()
-		if s := a.status(); s.State != StateUp {
+		if s := a.status(); s.State != report.InterfaceUp {
 			t.Errorf("down and up: %s, %q", s.State, s.Detail)
 		}
 	})
@@ -121,7 +122,7 @@ func TestBackoffForgets(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(firstRetry)
 			synctest.Wait()
-			if s := a.status(); s.State != StateUp {
+			if s := a.status(); s.State != report.InterfaceUp {
 				t.Fatalf("%s: %s", s.State, s.Detail)
 			}
 			time.Sleep(time.Minute)
@@ -144,7 +145,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 			a.end = c.end
 			c.lose(a.tap)
 			synctest.Wait()
-			if s := a.status(); s.State != StateFailed || !strings.Contains(s.Detail, c.says) {
+			if s := a.status(); s.State != report.InterfaceFailed || !strings.Contains(s.Detail, c.says) {
 				t.Errorf("%s: %q, want %q", s.State, s.Detail, c.says)
 			}
 		})
@@ -155,7 +156,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 func TestStatusAfterStop(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.stopInterface()
-		if s := a.status(); s.State != StateStopped || s.Detail != "" || s.Peers == nil {
+		if s := a.status(); s.State != report.InterfaceStopped || s.Detail != "" || s.Peers == nil {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -266,7 +267,7 @@ func TestAddressesOfUnderlay(t *testing.T) {
 		a.underlay().DelAddr(a.under)
 		synctest.Wait()
 		s := a.status()
-		if s.State != StateUp || s.QP.GID != hca.GIDFromAddr(other) {
+		if s.State != report.InterfaceUp || s.QP.GID != hca.GIDFromAddr(other) {
 			t.Fatalf("address gone: %+v", s.QP)
 		}
 		reach(t, a, b)
@@ -279,7 +280,7 @@ func TestAddressesOfUnderlay(t *testing.T) {
 		a.underlay().DelAddr(other)
 		a.underlay().DelAddr(a.under)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "no usable GID") {
+		if s := a.status(); s.State != report.InterfaceWaiting || !strings.Contains(s.Detail, "no usable GID") {
 			t.Errorf("no address: %s, %q", s.State, s.Detail)
 		}
 	})

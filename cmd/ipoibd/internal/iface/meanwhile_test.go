@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -116,7 +117,7 @@ func TestR06WhateverHappensMeanwhile(t *testing.T) {
 							h.until(a)
 						}
 						time.Sleep(12 * time.Second)
-						if s := a.status(); s.State != StateUp || !s.Carrier || s.Recovery.State != "healthy" {
+						if s := a.status(); s.State != report.InterfaceUp || !s.Carrier || s.Recovery.State != "healthy" {
 							t.Fatalf("%s, carrier %v, %s, device %v: %s", s.State, s.Carrier, s.Recovery.State, a.dev.Status().State, s.Detail)
 						}
 						drainInbox(a, b)

@@ -43,7 +43,7 @@ func TestMTUState(t *testing.T) {
 		{"set while there is no port", 1500, 0, false, []mtuStep{{1500, 4092, 4092}, {1400, 4092, 1400}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var s mtuState
+			var s MTUState
 			s.found(c.found, c.configured, c.adopted)
 			for i, step := range c.steps {
 				if step.host != 0 {
@@ -52,7 +52,7 @@ func TestMTUState(t *testing.T) {
 				if got, _ := s.fit(step.largest); got != step.want {
 					t.Fatalf("step %d, %+v: got %d", i, step, got)
 				}
-				s.set = step.want
+				s.Set = step.want
 			}
 		})
 	}
@@ -73,7 +73,7 @@ func TestMTUTooLarge(t *testing.T) {
 		{"adopted", 0, 4092, []mtuStep{{0, 1444, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var s mtuState
+			var s MTUState
 			s.found(cmp.Or(c.adopted, 1500), c.configured, c.adopted != 0)
 			for i, step := range c.steps {
 				if step.host != 0 {
@@ -83,7 +83,7 @@ func TestMTUTooLarge(t *testing.T) {
 				if got != step.want {
 					t.Errorf("step %d, %+v: reported %d", i, step, got)
 				}
-				s.set = mtu
+				s.Set = mtu
 			}
 		})
 	}

@@ -53,10 +53,10 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	return nil
 }
 
-// detach removes the programs from a TAP that no goroutine reads, and releases them.
+// detach removes the programs from a TAP that no goroutine reads. Their counts remain until close.
 func (p *programs) detach(tap programmable) error {
 	tap.ObserveWaits(nil, nil)
-	return errors.Join(tap.SetPrograms(link.NoPrograms), p.close())
+	return tap.SetPrograms(link.NoPrograms)
 }
 
 // close releases the programs. The TAP must be closed, and no goroutine may read it. Idempotent.

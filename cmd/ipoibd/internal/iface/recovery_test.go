@@ -80,7 +80,7 @@ func TestFaultsAreHealed(t *testing.T) {
 
 func (h *healing) check(t *testing.T, before, s report.Interface) {
 	t.Helper()
-	if s.State != StateUp || (s.QP.QPN == before.QP.QPN) != h.sameQP {
+	if s.State != report.InterfaceUp || (s.QP.QPN == before.QP.QPN) != h.sameQP {
 		t.Errorf("state %s, QPN %s, was %s", s.State, s.QP.QPN, before.QP.QPN)
 	}
 	var steps []string
@@ -170,7 +170,7 @@ func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
 		a.heal()
 		time.Sleep(2 * time.Minute)
 		drainInbox(b)
-		if s := a.status(); s.State != StateUp || s.Recovery.State != "healthy" {
+		if s := a.status(); s.State != report.InterfaceUp || s.Recovery.State != "healthy" {
 			t.Errorf("the fault is gone: %s, %+v", s.State, s.Recovery)
 		}
 		reach(t, a, b)
@@ -196,7 +196,7 @@ func TestR25OperatorsOrders(t *testing.T) {
 			if last := s.Recovery.History[len(s.Recovery.History)-1]; last.Rung != o.rung.String() || last.Reason != "operator" {
 				t.Errorf("%v: %+v", o.rung, last)
 			}
-			if s.State != StateUp || (s.QP.QPN == before) != o.same {
+			if s.State != report.InterfaceUp || (s.QP.QPN == before) != o.same {
 				t.Errorf("%v: %s, QPN %s, was %s", o.rung, s.State, s.QP.QPN, before)
 			}
 			reach(t, a, b)
@@ -233,7 +233,7 @@ func TestR07RefusedQueuePairResetsNoDevice(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		s, opens := a.status(), a.dev.Opens()
-		if s.State != StateWaiting || opens != 2 || s.Recovery.Rungs["reset_device"] != 1 {
+		if s.State != report.InterfaceWaiting || opens != 2 || s.Recovery.Rungs["reset_device"] != 1 {
 			t.Errorf("%s after %d opens, rungs %v", s.State, opens, s.Recovery.Rungs)
 		}
 		a.refuse(false)

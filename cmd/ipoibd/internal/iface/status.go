@@ -16,16 +16,6 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// States of an interface.
-const (
-	StateDown    = "down"
-	StateWaiting = "waiting" // without a queue pair, or without a carrier because of another process
-	StateUp      = "up"
-	StateHealing = "recovering" // the queue pair does not work, and a rung of recovery runs or waits
-	StateFailed  = "failed"     // Run has ended by itself
-	StateStopped = "stopped"    // Run was ended
-)
-
 // Reasons of the states down, waiting and failed. A recovery has a reason of qprecovery, and
 // the other states have none.
 const (
@@ -53,6 +43,25 @@ type shown struct {
 	snapshot atomic.Pointer[snapshot]
 	at       time.Time // of the next one; zero: nothing has happened since the last one
 	ended    bool      // Run has returned f.end
+	// txDropped is the kernel's count of dropped frames without those of the filter. They are not read at
+	// the same moment, and the filter's count is the newer one.
+	txDropped highest
+}
+
+// highest is the highest of several values. Any goroutine may call with.
+type highest struct{ value atomic.Uint64 }
+
+// with returns the highest value, including n.
+func (h *highest) with(n uint64) uint64 {
+	for {
+		was := h.value.Load()
+		if n <= was {
+			return was
+		}
+		if h.value.CompareAndSwap(was, n) {
+			return n
+		}
+	}
 }
 
 // snapshot is read-only.
@@ -67,6 +76,17 @@ type snapshot struct {
 // for each peer, or a second while nothing happens. If it is older (see its Time), Run's
 // goroutine hangs.
 func (f *Iface) Status() report.Interface {
+	s := f.statusWithoutKernel()
+	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone
+		_, dropped := f.programs.counters()
+		k.TxDropped = f.shown.txDropped.with(k.TxDropped - min(dropped+f.before.Filtered, k.TxDropped)) // the kernel counts them too
+		s.Kernel.Add("kernel_", kernelCounters(k))
+	}
+	return s
+}
+
+// statusWithoutKernel is Status without the kernel's counters, and without netlink.
+func (f *Iface) statusWithoutKernel() report.Interface {
 	last := f.shown.snapshot.Load()
 	s := last.Interface
 	s.Peers = reportPeers(last.peers)
@@ -78,16 +98,11 @@ func (f *Iface) Status() report.Interface {
 	}
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
-	s.Drops = s.Counters.Drops()
-	if c, err := f.host.tap.Counters(); err == nil { // else ib0 is gone
-		filter, dropped := f.programs.counters()
-		c.Kernel.TxDropped -= min(dropped+f.before.Filtered, c.Kernel.TxDropped) // the kernel counts them too
-		s.Kernel.Add("tap_", tapCounters(c))
-		s.Kernel.Add("tap_", filter)
-		s.Kernel.AddTotals(f.before.TAP)
-		s.Drops += s.Kernel.Drops()
-		s.Kernel.Add("kernel_", kernelCounters(c.Kernel))
-	}
+	filter, _ := f.programs.counters()
+	s.Kernel.Add("tap_", tapCounters(f.host.tap.Counters()))
+	s.Kernel.Add("tap_", filter)
+	s.Kernel.AddTotals(f.before.TAP)
+	s.Drops = s.Counters.Drops() + s.Kernel.Drops()
 	return s
 }
 
@@ -106,7 +121,7 @@ func (f *Iface) Summary() string {
 }
 
 // Works reports whether the last snapshot shows the interface up. Any goroutine may call it.
-func (f *Iface) Works() bool { return f.shown.snapshot.Load().State == StateUp }
+func (f *Iface) Works() bool { return f.shown.snapshot.Load().State == report.InterfaceUp }
 
 // reportPeers returns the peers in the order of their MACs. It leaves out those that have
 // another address now, or were never used.
@@ -194,7 +209,7 @@ func (f *Iface) show(now time.Time) {
 	if f.host.assignment.raise {
 		raising = f.host.assignment.err
 	}
-	if err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != StateStopped {
+	if err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != report.InterfaceStopped {
 		s.Detail = err.Error()
 	}
 	if err := f.host.assignment.err; err != nil {
@@ -227,25 +242,25 @@ func (f *Iface) state() (state, reason string) {
 	ladder := f.rec.ladder.State()
 	switch {
 	case f.shown.ended && f.end != nil:
-		return StateFailed, ReasonLost
+		return report.InterfaceFailed, ReasonLost
 	case f.shown.ended:
-		return StateStopped, ReasonNone
+		return report.InterfaceStopped, ReasonNone
 	case !f.host.now.Present:
-		return StateWaiting, ReasonStarting
+		return report.InterfaceWaiting, ReasonStarting
 	case !f.host.now.Up:
-		return StateDown, ReasonAdminDown
+		return report.InterfaceDown, ReasonAdminDown
 	case f.host.custody.foreign:
-		return StateWaiting, ReasonForeign
+		return report.InterfaceWaiting, ReasonForeign
 	case f.rec.att != nil && ladder == qprecovery.Healthy:
-		return StateUp, ReasonNone
+		return report.InterfaceUp, ReasonNone
 	case f.rec.att != nil:
-		return StateHealing, f.rec.ladder.Reason().String()
+		return report.InterfaceRecovering, f.rec.ladder.Reason().String()
 	case f.rec.dev.View().Session == nil:
-		return StateWaiting, ReasonDevice
+		return report.InterfaceWaiting, ReasonDevice
 	case !slices.Contains([]qprecovery.State{qprecovery.Idle, qprecovery.Detached, qprecovery.GivenUp}, ladder):
-		return StateWaiting, f.rec.ladder.Reason().String()
+		return report.InterfaceWaiting, f.rec.ladder.Reason().String()
 	case !f.rec.retry.at.IsZero():
-		return StateWaiting, ReasonQueuePair
+		return report.InterfaceWaiting, ReasonQueuePair
 	}
-	return StateWaiting, ReasonPort
+	return report.InterfaceWaiting, ReasonPort
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 )
 
@@ -22,7 +23,7 @@ func TestStatusWaitsForNoOne(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := time.Now()
 		s := a.iface.Status()
-		if took := time.Since(before); took != 0 || s.State != StateUp || s.Time.After(start) || s.Counters["tx_posts"].Value == 0 {
+		if took := time.Since(before); took != 0 || s.State != report.InterfaceUp || s.Time.After(start) || s.Counters["tx_posts"].Value == 0 {
 			t.Errorf("after %v: %+v", took, s)
 		}
 		if err := answers(a.iface, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
@@ -35,7 +36,7 @@ func TestStatusWaitsForNoOne(t *testing.T) {
 		}
 		a.tap.SetUp(false)
 		synctest.Wait()
-		if s := a.iface.Status(); s.State != StateDown || s.Reason != ReasonAdminDown || !s.Since.Equal(time.Now()) {
+		if s := a.iface.Status(); s.State != report.InterfaceDown || s.Reason != ReasonAdminDown || !s.Since.Equal(time.Now()) {
 			t.Errorf("%s because of %s since %v, want %v", s.State, s.Reason, s.Since, time.Now())
 		}
 	})
@@ -62,14 +63,14 @@ func TestStatusIsFresh(t *testing.T) {
 		reach(t, a, b)
 		a.tap.SetUp(false)
 		synctest.Wait()
-		if s := a.iface.Status(); s.State != StateDown || s.Carrier || !s.Time.Equal(time.Now()) {
+		if s := a.iface.Status(); s.State != report.InterfaceDown || s.Carrier || !s.Time.Equal(time.Now()) {
 			t.Errorf("%s, carrier %t, published %v ago", s.State, s.Carrier, time.Since(s.Time))
 		}
 		a.tap.SetUp(true)
 		time.Sleep(publishEvery)
 		synctest.Wait()
 		s := a.iface.Status()
-		if got := s.Counters["neigh_from_host"].Value; s.State != StateUp || s.Reason != ReasonNone || got == before {
+		if got := s.Counters["neigh_from_host"].Value; s.State != report.InterfaceUp || s.Reason != ReasonNone || got == before {
 			t.Errorf("%s because of %s, %d frames through the slow path, were %d", s.State, s.Reason, got, before)
 		}
 	})

@@ -132,9 +132,9 @@ func (h *testHost) marked(mark uint64, to netip.Addr) []byte {
 
 // taken returns how many frames the kernel accepted from the host.
 func (h *testHost) taken() uint64 {
-	c, err := h.tap.Counters()
+	k, err := h.tap.KernelCounters()
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return c.Kernel.TxPackets
+	return k.TxPackets
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
 )
@@ -164,7 +165,7 @@ func (s *storm) awaitHealth() {
 func (s *storm) healthy() bool {
 	for _, h := range s.hosts {
 		st := h.status()
-		if st.State != StateUp || !st.Carrier || h.dev.Status().State != qprecovery.DeviceHealthy {
+		if st.State != report.InterfaceUp || !st.Carrier || h.dev.Status().State != qprecovery.DeviceHealthy {
 			return false
 		}
 	}

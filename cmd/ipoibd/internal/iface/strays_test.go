@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
@@ -64,7 +65,7 @@ func renumber(t *testing.T, a, b *testHost) time.Duration {
 			}
 			return time.Since(up)
 		}
-		if s := b.status(); up.IsZero() && s.QP != nil && s.State == StateUp {
+		if s := b.status(); up.IsZero() && s.QP != nil && s.State == report.InterfaceUp {
 			up = time.Now()
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"ipoibd/hca"
 )
 
-// Totals are counters by name with their kinds, without gauges. They are what a daemon hands over to
-// the one that continues it, so that counters never decrease.
+// Totals are counters by name with their kinds, without gauges. They are what was counted before a
+// hand-over, or before an interface was rebuilt, so that counters never decrease.
 type Totals map[string]Total
 
 // Total is the value of a counter, and its kind.
@@ -52,7 +52,7 @@ func (h Histogram) After(before Histogram) Histogram {
 // maxHistory bounds the recoveries of which a report that continues another one tells.
 const maxHistory = 32
 
-// After returns the report with the recoveries that another process has counted before; nil: none.
+// After returns the report with the recoveries that were counted before; nil: none.
 func (r *Recovery) After(before *Recovery) *Recovery {
 	if before == nil {
 		return r

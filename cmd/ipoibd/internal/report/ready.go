@@ -39,7 +39,7 @@ func (s *Status) Unready() (list []Unready) {
 		why := s.Stale(f)
 		switch {
 		case why != "":
-		case f.State != "up":
+		case f.State != InterfaceUp:
 			why = cmp.Or(f.Because(), f.State)
 		case !f.Carrier:
 			why = cmp.Or(f.Because(), "no carrier")
@@ -74,7 +74,7 @@ func (s *Status) Stale(f *Interface) string {
 
 // silence returns the age of a snapshot. One of an interface that has ended does not age.
 func (s *Status) silence(f *Interface) time.Duration {
-	if f.State == "failed" || f.State == "stopped" {
+	if f.State == InterfaceFailed || f.State == InterfaceStopped {
 		return 0
 	}
 	return s.Time.Sub(f.Time)
@@ -88,7 +88,7 @@ func (f *Interface) Because() string {
 		return oneLine(f.Detail)
 	case f.Reason != "none":
 		return f.Reason
-	case !f.Carrier && f.State == "up":
+	case !f.Carrier && f.State == InterfaceUp:
 		return "no carrier"
 	}
 	return ""

@@ -114,7 +114,7 @@ func state(f *report.Interface) string {
 	switch {
 	case !f.Recovery.Since.IsZero():
 		return f.Recovery.Rung
-	case f.State == "up" && !f.Carrier:
+	case f.State == report.InterfaceUp && !f.Carrier:
 		return "no carrier"
 	}
 	return f.State

@@ -36,16 +36,14 @@ func captureCommand() *cobra.Command {
 			"HCA adds from what it knows; unknown fields are zero. The capture ends at a limit, or\n" +
 			"with SIGINT or SIGTERM. It never delays traffic: if it cannot keep up, packets are missing\n" +
 			"from the file, which records how many.",
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) (err error) {
 			q.Duration = duration.Seconds()
-			return errors.Join(noArgs(cmd, args), q.Check())
+			if err = errors.Join(noArgs(cmd, args), q.Check()); err == nil && q.Filter != "" && q.BPF == "" {
+				q.BPF, err = compileFilter(cmd.Context(), q.Filter)
+			}
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if q.Filter != "" {
-				if q.BPF, err = compileFilter(cmd.Context(), q.Filter); err != nil {
-					return err
-				}
-			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			out, err := openCapture(cmd, path)

@@ -38,7 +38,7 @@ func doctorCommand() *cobra.Command {
 			"important first, each with its evidence and what to do. The command changes nothing.\n" +
 			"It prints nothing if it finds nothing.\n\n" +
 			"Without a daemon, it examines what 'ipoibd run' would need with the same flags, variables\n" +
-			"and file. With one, it takes its interfaces and devices from the daemon, and watches their\n" +
+			"and file. With one, it examines the interfaces and devices of the daemon, and watches their\n" +
 			"counters for a moment, so run it while the traffic in question is being sent.\n\n" +
 			"Exit codes: 0 there are no problems, at most hints; 1 something could not be examined, but\n" +
 			"no problem was found; 2 a mistake in the command line; 3 there are problems. The output of\n" +

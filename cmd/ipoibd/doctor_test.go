@@ -44,8 +44,8 @@ func running(name string) report.Status {
 func TestDoctorPrintsFindings(t *testing.T) {
 	out, code, err := examined(t, running("ib0"))
 	const want = "error     ib0: the interface is down (interface_down)\n" +
-		"  because nothing has set it up, or something has set it down (admin_down)\n" +
-		"  do      set it up; --up does that at the start\n" +
+		"  because it was never brought up, or it was taken down (admin_down)\n" +
+		"  do      bring it up; --up does that at the start\n" +
 		"          ip link set ib0 up\n"
 	if !strings.HasPrefix(out, want) || code != exitNotReady || err == nil {
 		t.Errorf("printed\n%s\nexit code %d, %v; want\n%s", out, code, err, want)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxConf    = 1 << 20 // bytes, with the result of the plugins before
+	maxConf    = 1 << 20 // bytes, with the result of the previous plugins
 	maxControl = 107     // sun_path of unix(7), less its final zero
 )
 
@@ -28,7 +28,7 @@ type conf struct {
 	text []byte
 }
 
-// parseConf reads a configuration. Errors are of the specification's codes 6 and 7.
+// parseConf reads a configuration. Errors have the specification's codes 6 and 7.
 func parseConf(text []byte) (*conf, error) {
 	if len(text) > maxConf {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the configuration has more than %d bytes", maxConf), "")

@@ -106,7 +106,7 @@ func (p *ipam) add(ctx context.Context) (*current.Result, error) {
 	return current.NewResultFromResult(r)
 }
 
-// del releases the addresses; the IPAM plugin does not mind if there are none.
+// del releases the addresses. It succeeds if there are none.
 func (p *ipam) del(ctx context.Context) error {
 	if p == nil {
 		return nil

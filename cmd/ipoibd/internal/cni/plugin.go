@@ -27,12 +27,12 @@ const (
 	addLimit = 30 * time.Second
 	// otherLimit bounds the other commands, and what undoes an ADD.
 	otherLimit = time.Minute
-	// busyPause and busyJitter are the pause after the daemon has too much to do.
+	// busyPause and busyJitter are the pause after the daemon refuses a request because it is busy.
 	busyPause  = 50 * time.Millisecond
 	busyJitter = 200 * time.Millisecond
 )
 
-var errSlow = fmt.Errorf("not complete within %v; 'ipoibd status' shows why", addLimit)
+var errSlow = fmt.Errorf("not complete within %v; see 'ipoibd status' and 'ipoibd events'", addLimit)
 
 // Main runs the command that the environment names, and exits (see [skel.PluginMainFuncs]).
 func Main(about string) {
@@ -69,7 +69,7 @@ func add(args *skel.CmdArgs) (err error) {
 		return err
 	}
 	if !validIfName(args.IfName) {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME is not an interface's name", fmt.Sprintf("%q", args.IfName))
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME is not a valid interface name", fmt.Sprintf("%q", args.IfName))
 	}
 	pod, err := openPod(args.Netns)
 	if err != nil {
@@ -94,7 +94,7 @@ func add(args *skel.CmdArgs) (err error) {
 			left = ipam.del(undo)
 		}
 		if left != nil {
-			return fmt.Errorf("%w; it could not be undone: %w", err, left)
+			return fmt.Errorf("%w; the ADD could not be undone: %w", err, left)
 		}
 		return err
 	}
@@ -122,7 +122,7 @@ func attach(ctx context.Context, c *conf, a attachment, netns string, pod *pod, 
 }
 
 // stable returns the path of a namespace without symbolic links, such as /var/run, which a daemon in
-// a container may not have. The links of /proc are no paths, and stay.
+// a container may not have. The links in /proc lead to no path, and stay.
 func stable(netns string) string {
 	if path, err := filepath.EvalSymlinks(netns); err == nil {
 		return path
@@ -145,8 +145,8 @@ func order(ctx context.Context, c *conf, q control.Request) error {
 	}
 }
 
-// detach removes the interface of an attachment from the daemon. Without a daemon, it deletes what
-// that has left in the pod.
+// detach removes the interface of an attachment from the daemon. It also deletes the interface that a
+// daemon that no longer runs has left in the pod.
 func detach(ctx context.Context, c *conf, a attachment, netns string) error {
 	q := &control.RemoveRequest{Interface: a.name()}
 	err := order(ctx, c, q)
@@ -232,7 +232,7 @@ func check(args *skel.CmdArgs) error {
 	return ipam.check(ctx)
 }
 
-// previous returns the result of the ADD before.
+// previous returns the result of the earlier ADD.
 func previous(c *conf) (*current.Result, error) {
 	if c.RawPrevResult == nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing", "")

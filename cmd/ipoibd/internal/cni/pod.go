@@ -27,13 +27,13 @@ type pod struct{ nl *netlink.Handle }
 func openPod(path string) (*pod, error) {
 	there, err := os.Stat(path)
 	if err != nil {
-		return nil, types.NewError(types.ErrInvalidNetNS, "no network namespace", err.Error())
+		return nil, types.NewError(types.ErrInvalidNetNS, "cannot find the network namespace", err.Error())
 	}
 	if isOwn(path) {
 		return nil, types.NewError(types.ErrInvalidNetNS, "the pod's network namespace is the host's", path)
 	}
 	if !there.Mode().IsRegular() { // opening a FIFO would block
-		return nil, types.NewError(types.ErrInvalidNetNS, "no network namespace", path)
+		return nil, types.NewError(types.ErrInvalidNetNS, "not a network namespace", path)
 	}
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -62,8 +62,8 @@ type device struct {
 	mtu     int
 	up      bool
 	carrier bool
-	addrs   []netip.Prefix // without those whose duplicates are being looked for
-	clashes []netip.Prefix // addresses that another host has
+	addrs   []netip.Prefix // without those still being checked for duplicates
+	clashes []netip.Prefix // addresses that another host has too
 	routes  []route
 }
 
@@ -116,7 +116,7 @@ func (d *device) lacks(l layout) (missing []string) {
 	case d == nil:
 		return []string{"the interface"}
 	case !d.up:
-		missing = append(missing, "to be set up")
+		missing = append(missing, "the flag UP")
 	case !d.carrier:
 		missing = append(missing, "a carrier")
 	}

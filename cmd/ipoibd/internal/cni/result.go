@@ -15,8 +15,8 @@ const anyInterface = -1
 
 // layoutOf returns the addresses and routes of a result: those of an IPAM plugin, or the addresses of
 // the interface with an index in the result of an earlier ADD. A route without a gateway gets that of
-// the first address of its family that has one, as the specification's reference plugins do. It does
-// not trust the result.
+// the first address of its family that has one, as the specification's reference plugins do. layoutOf
+// does not trust the result.
 func layoutOf(r *current.Result, index int) (l layout, err error) {
 	gateways := map[bool]netip.Addr{} // by Is4
 	for i, c := range r.IPs {
@@ -67,12 +67,12 @@ func prefix(n net.IPNet) (netip.Prefix, error) {
 	ones, bits := n.Mask.Size()
 	ip = ip.Unmap()
 	if !ok || bits != ip.BitLen() {
-		return netip.Prefix{}, fmt.Errorf("%v is not an address with the length of its prefix", n)
+		return netip.Prefix{}, fmt.Errorf("%v is not an address with a prefix length", n)
 	}
 	return netip.PrefixFrom(ip, ones), nil
 }
 
-// resultOf completes what an IPAM plugin has returned by the interface.
+// resultOf adds the interface to the result of an IPAM plugin.
 func resultOf(given *current.Result, a attachment, netns string, seen *device) *current.Result {
 	r := *given
 	r.CNIVersion = current.ImplementedSpecVersion

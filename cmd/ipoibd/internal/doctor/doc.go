@@ -4,12 +4,12 @@
 // [Gather] is the shell: it collects [Facts] from the kernel, from files and from the daemon's
 // control socket, within a bounded time, and changes nothing. [Diagnose] is the core: it is pure,
 // and compares the facts with a table of rules, ordered by importance. A finding has its
-// evidence; what no fact shows is not reported. A rule that another finding explains is left out:
-// if the underlay is down, the peers that do not answer are no news.
+// evidence; what no fact shows is not reported. A finding that another one explains is left out: if
+// the underlay is down, silent peers are not reported.
 //
 // A daemon has already observed much of this. Its notices and its reasons are taken as they are
-// (package report); so are the judgements of the packages that would refuse to start (link,
-// backend). There is no second opinion here.
+// (package report), and so are the errors of the packages that would make a start fail (link,
+// backend). This package does not judge these conditions again.
 //
 //	file       | what
 //	finding.go | findings, and the order of the rules

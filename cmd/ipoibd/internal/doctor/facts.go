@@ -22,8 +22,8 @@ type Facts struct {
 	Socket  Socket
 	Service Service
 
-	// Status is that of the running daemon, and Earlier the one before it, from the time Watched
-	// before; nil: no daemon answers.
+	// Status is the status of the running daemon, and Earlier is what it was before it was watched
+	// for the time Watched; nil: no daemon answers.
 	Status, Earlier *report.Status
 	Watched         time.Duration
 	ClockStep       time.Duration // by which the clock was set while the daemon ran
@@ -112,7 +112,7 @@ type Interface struct {
 	Holders      []Holder       // other processes with a queue of it
 }
 
-// Holder is a process.
+// Holder is a process that has a queue of an interface.
 type Holder struct {
 	PID  int
 	Name string
@@ -178,7 +178,7 @@ func FromConfig(cfg *config.Config) (devices []Device, ifaces []Interface) {
 	return devices, ifaces
 }
 
-// FromStatus returns those of a daemon.
+// FromStatus returns the devices and interfaces of a daemon.
 func FromStatus(s *report.Status) (devices []Device, ifaces []Interface) {
 	for i := range s.Devices {
 		d := &s.Devices[i]

@@ -12,7 +12,7 @@ type Severity string
 // Severities.
 const (
 	Error   Severity = "error"   // something does not work
-	Warning Severity = "warning" // some of it does not work, or will not for long
+	Warning Severity = "warning" // something works only in part, or may soon fail
 	Hint    Severity = "hint"    // everything works, but not as well as it could
 )
 
@@ -39,8 +39,8 @@ type rule struct {
 	id       string
 	severity Severity
 	find     func(*Facts) []Finding // without ID and Severity
-	// because are the rules whose findings about the same device explain those of this one, which
-	// are left out then.
+	// because names the rules that explain this one: if one of them has a finding about the same
+	// device, those of this rule are left out.
 	because []string
 }
 
@@ -88,9 +88,9 @@ var (
 	noDevice = append([]string{"device_suspended", "device_given_up", "port_taken", "hca_missing", "hca_unusable"}, noUnderlay...)
 	// noInterface are those of an interface that carries nothing.
 	noInterface = append([]string{"device_waiting", "interface_hangs", "interface_failed", "foreign_process", "interface_down", "interface_not_ready"}, noDevice...)
-	// noPackets are what keeps packets away, for sure.
+	// noPackets are the rules about what certainly keeps packets away.
 	noPackets = append([]string{"firewall_out", "firewall_in", "duplicate_address", "nat", "family_mismatch", "multicast_off"}, noInterface...)
-	// noAnswer also has what probably does.
+	// noAnswer adds those about what probably does.
 	noAnswer = append([]string{"pkey_mismatch", "qkey_mismatch", "unknown_peer", "one_sided_peer", "peer_refuses", "unresolved_peer"}, noPackets...)
 )
 
@@ -152,9 +152,9 @@ var rules = []rule{
 	{"other_version", Warning, otherVersion, nil},
 	{"unknown_variable", Warning, unknownVariable, nil},
 	{"port_stranger", Warning, noticed(report.NoticePortShared, "a process that is not a daemon shares UDP port 4791", "stop that process"), nil},
-	{"port_open", Warning, noticed(report.NoticePortOpen, "any process of the daemon's user may take datagrams", "grant the daemon CAP_CHOWN"), nil},
+	{"port_open", Warning, noticed(report.NoticePortOpen, "any process of the daemon's user can intercept datagrams to UDP port 4791", "grant the daemon CAP_CHOWN"), nil},
 	{"port_unshared", Warning, noticed(report.NoticePortUnshared, "UDP port 4791 is not shared", "correct what the evidence names, and restart the daemon"), nil},
-	{"joined_datagrams", Warning, noticed(report.NoticeJoined, "the underlay joins datagrams of several daemons", "switch rx-gro-list off, and restart the daemons"), nil},
+	{"joined_datagrams", Warning, noticed(report.NoticeJoined, "the underlay joins datagrams of several daemons", "switch rx-gro-list off with 'ethtool -K', and restart the daemons"), nil},
 	{"send_buffer", Warning, sendBuffer, nil},
 	{"other_notice", Warning, otherNotice, nil},
 

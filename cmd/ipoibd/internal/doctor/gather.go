@@ -23,7 +23,7 @@ import (
 	"ipoibd/link"
 )
 
-// Query is what to examine.
+// Query says what to examine.
 type Query struct {
 	Version          string         // of this program
 	Config           *config.Config // of a start; nil: Mistake says why there is none
@@ -124,9 +124,9 @@ func (f *Facts) ask(ctx context.Context, q Query) error {
 	switch {
 	case err != nil:
 	case len(first.Interfaces) > maxListedByDaemon || len(first.Devices) > maxListedByDaemon:
-		err = fmt.Errorf("its status has %d devices and %d interfaces, which no daemon has", len(first.Devices), len(first.Interfaces))
+		err = fmt.Errorf("its status has %d devices and %d interfaces, more than any daemon has", len(first.Devices), len(first.Interfaces))
 	case first.SchemaVersion != report.SchemaVersion:
-		err = fmt.Errorf("its status has the schema version %d, this program knows %d", first.SchemaVersion, report.SchemaVersion)
+		err = fmt.Errorf("its status has the schema version %d, but this program knows only %d", first.SchemaVersion, report.SchemaVersion)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -26,7 +26,7 @@ func underlayUnclear(f *Facts) (out []Finding) {
 	for _, d := range f.Devices {
 		if d.Unclear != nil {
 			out = append(out, Finding{
-				device: d.Name, Subject: d.Name, What: "it is not clear on which netdev the software HCA is to be", Evidence: d.Unclear.Error(),
+				device: d.Name, Subject: d.Name, What: "it is not clear which netdev the software HCA should use", Evidence: d.Unclear.Error(),
 				Advice: "name the netdev that leads to the other hosts", Command: "ipoibd run --underlay NETDEV",
 			})
 		}
@@ -67,7 +67,7 @@ func underlayDown(f *Facts) []Finding {
 		if n == nil || n.Up {
 			return nil
 		}
-		return &Finding{What: "the underlay is down", Evidence: n.Name + " lacks the flag UP", Advice: "set it up", Command: command("ip link set %s up", n.Name)}
+		return &Finding{What: "the underlay is down", Evidence: n.Name + " lacks the flag UP", Advice: "bring it up", Command: command("ip link set %s up", n.Name)}
 	})
 }
 
@@ -101,14 +101,14 @@ func multicastOff(f *Facts) []Finding {
 			return nil
 		}
 		return &Finding{
-			What: "the underlay carries no multicast, by which hosts find each other without --peer", Evidence: n.Name + " lacks the flag MULTICAST",
-			Advice: "allow it, or name the other hosts with --peer", Command: command("ip link set %s multicast on", n.Name),
+			What: "the underlay does not carry multicast, which hosts need to find each other without --peer", Evidence: n.Name + " lacks the flag MULTICAST",
+			Advice: "enable it, or name the other hosts with --peer", Command: command("ip link set %s multicast on", n.Name),
 		}
 	})
 }
 
-// replicates reports whether a running device sends multicast to a list of peers. Before a start it
-// is not known, so true.
+// replicates reports whether a running device sends multicast to a list of peers. Before a start this
+// is not known, and it returns true.
 func (f *Facts) replicates(device string) bool {
 	if f.Status == nil {
 		return true
@@ -125,7 +125,7 @@ func firewallIn(f *Facts) (out []Finding) {
 	for _, r := range f.Drops {
 		out = append(out, Finding{
 			Subject: strings.Join([]string{r.Family, r.Table, r.Chain}, " "), What: "a firewall of this host drops what the peers send", Evidence: "nft: " + r.Text,
-			Advice: "delete the rule, or let UDP port 4791 pass before it", Command: command("nft delete rule %s %s %s handle %s", r.Family, r.Table, r.Chain, r.Handle),
+			Advice: "delete the rule, or add one before it that accepts UDP port 4791", Command: command("nft delete rule %s %s %s handle %s", r.Family, r.Table, r.Chain, r.Handle),
 		})
 	}
 	return out
@@ -140,7 +140,7 @@ func addressDuplicate(f *Facts) (out []Finding) {
 		for _, a := range n.Addrs {
 			if a.Duplicate {
 				out = append(out, Finding{
-					device: x.Device, Subject: x.Name, What: "another host on the IPoIB network has an address of this one, so the kernel does not use it", Evidence: fmt.Sprintf("%s has the flag dadfailed", a.Prefix),
+					device: x.Device, Subject: x.Name, What: "another host on the IPoIB network has the same address, so the kernel does not use it here", Evidence: fmt.Sprintf("%s has the flag dadfailed", a.Prefix),
 					Advice: "remove it here, and assign another one", Command: command("ip address del %s dev %s", a.Prefix, x.Name),
 				})
 			}
@@ -163,7 +163,7 @@ func addressOverlap(f *Facts) (out []Finding) {
 			}
 			if a, b, ok := overlapping(mine, below.global()); ok {
 				out = append(out, Finding{
-					device: d.Name, Subject: x.Name, What: "the interface and its underlay have addresses of the same network, so it depends on their routes which of them a packet takes",
+					device: d.Name, Subject: x.Name, What: "the interface and its underlay have addresses in the same network, so the routes decide which of the two a packet takes",
 					Evidence: fmt.Sprintf("%s of %s and %s of %s overlap", a, x.Name, b, below.Name),
 					Advice:   "use another network for the interface", Command: command("ip address del %s dev %s", a, x.Name),
 				})

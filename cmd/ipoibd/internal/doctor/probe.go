@@ -131,7 +131,7 @@ func isStopped(pid int) bool {
 const ticks = time.Second / 100
 
 // clockStep returns by how much the clock was set since a process started: the difference between
-// when it started by the kernel's clock that is never set, and when it believes to have started.
+// its start by the kernel's boot time clock, which cannot be set, and the start that it recorded.
 func clockStep(pid int, believed time.Time) time.Duration {
 	f := statFields(pid)
 	var boot unix.Timespec
@@ -170,7 +170,7 @@ func writable(dir string) error {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
-		return fmt.Errorf("the file system of %s is full: %d blocks and %d files are free", dir, st.Bavail, st.Ffree)
+		return fmt.Errorf("the file system of %s is full: %d blocks and %d inodes are free", dir, st.Bavail, st.Ffree)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func examineService(ctx context.Context, path string) (s Service) {
 	return parseService(run(ctx, "systemctl", "show", "ipoibd.service", "--property=LoadState,ActiveState,Result,NRestarts"))
 }
 
-// parseService reads the output of systemctl show. A service that is not loaded is none.
+// parseService reads the output of systemctl show. A unit that is not loaded counts as no service.
 func parseService(text []byte) Service {
 	values := map[string]string{}
 	for line := range bytes.Lines(text) {
@@ -231,7 +231,7 @@ var (
 	nftTable = regexp.MustCompile(`^table (\S+) (\S+) \{`)
 	nftChain = regexp.MustCompile(`^\s*chain (\S+) \{`)
 	nftHook  = regexp.MustCompile(`^\s*type \S+ hook (\S+)`)
-	// nftDrop matches only a rule without further conditions, which has met a packet if it counts.
+	// nftDrop matches only a rule without further conditions. If it has a counter, that must not be 0.
 	nftDrop = regexp.MustCompile(`^\s*(udp dport 4791 (?:counter packets [1-9]\d* bytes \d+ )?(?:drop|reject\b.*?)) # handle (\d+)$`)
 )
 

@@ -57,7 +57,7 @@ func deviceGivenUp(f *Facts) []Finding {
 		if d.State != qprecovery.DeviceGivenUp.String() {
 			return nil
 		}
-		return &Finding{What: "the daemon has given the device up", Evidence: since(d), Advice: "remove the cause, then let the daemon try again", Command: f.asks("recover", "--device", d.Name)}
+		return &Finding{What: "the daemon has given up on the device", Evidence: since(d), Advice: "remove the cause, then let the daemon try again", Command: f.asks("recover", "--device", d.Name)}
 	})
 }
 
@@ -66,7 +66,7 @@ func deviceWaiting(f *Facts) []Finding {
 		if d.State == report.DeviceOpen {
 			return nil
 		}
-		return &Finding{What: "the device is not open", Evidence: since(d), Advice: "remove the cause; the daemon tries again by itself. The HCAs, and what keeps each from working:", Command: "ipoibd devices"}
+		return &Finding{What: "the device is not open", Evidence: since(d), Advice: "remove the cause; the daemon tries again by itself. To list the HCAs, and what keeps each from working:", Command: "ipoibd devices"}
 	})
 }
 
@@ -88,7 +88,7 @@ func (f *Facts) asks(words ...string) string {
 func interfaceHangs(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		if why := f.Status.Stale(x); why != "" {
-			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon so that its log shows what hung, and start it again (systemd does)", Command: command("kill -QUIT %d", f.Socket.PID)}
+			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: command("kill -QUIT %d", f.Socket.PID)}
 		}
 		return nil
 	})
@@ -96,7 +96,7 @@ func interfaceHangs(f *Facts) []Finding {
 
 func interfaceFailed(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
-		if x.State != iface.StateFailed {
+		if x.State != report.InterfaceFailed {
 			return nil
 		}
 		return &Finding{What: "the daemon has lost the interface, and no longer serves it", Evidence: x.Because(), Advice: "restart the daemon, which creates it again", Command: f.restart()}
@@ -115,7 +115,7 @@ func foreignProcess(f *Facts) []Finding {
 			for _, h := range f.Interfaces[i].Holders {
 				names = append(names, fmt.Sprintf("%s (pid %d)", h.Name, h.PID))
 			}
-			out.Evidence = "a queue of it is open in " + strings.Join(names, ", ")
+			out.Evidence = "a queue of " + x.Name + " is open in " + strings.Join(names, ", ")
 			if len(names) == 1 {
 				out.Command = command("kill %d", f.Interfaces[i].Holders[0].PID)
 			}
@@ -126,14 +126,14 @@ func foreignProcess(f *Facts) []Finding {
 
 func interfaceDown(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
-		if x.State != iface.StateDown || x.Reason != iface.ReasonAdminDown {
+		if x.State != report.InterfaceDown || x.Reason != iface.ReasonAdminDown {
 			return nil
 		}
-		return &Finding{What: "the interface is down", Evidence: "nothing has set it up, or something has set it down (" + x.Reason + ")", Advice: "set it up; --up does that at the start", Command: command("ip link set %s up", x.Name)}
+		return &Finding{What: "the interface is down", Evidence: "it was never brought up, or it was taken down (" + x.Reason + ")", Advice: "bring it up; --up does that at the start", Command: command("ip link set %s up", x.Name)}
 	})
 }
 
-// unready calls each with the interfaces that `ipoibd status --check` finds wanting.
+// unready calls each with the interfaces that `ipoibd status --check` does not accept.
 func (f *Facts) unready(each func(x *report.Interface, u report.Unready) *Finding) []Finding {
 	if f.Status == nil {
 		return nil
@@ -155,7 +155,7 @@ func interfaceNotReady(f *Facts) []Finding {
 		if u.Up {
 			return nil
 		}
-		return &Finding{What: "the interface carries no traffic", Evidence: fmt.Sprintf("%s: %s", x.State, cmp.Or(u.Why, x.Reason)), Advice: "remove the cause; the daemon tries again by itself. Its history:", Command: f.asks("events")}
+		return &Finding{What: "the interface carries no traffic", Evidence: fmt.Sprintf("%s: %s", x.State, cmp.Or(u.Why, x.Reason)), Advice: "remove the cause; the daemon tries again by itself. To see what has happened:", Command: f.asks("events")}
 	})
 }
 
@@ -164,7 +164,7 @@ func interfaceUnassigned(f *Facts) []Finding {
 		if !u.Up {
 			return nil
 		}
-		return &Finding{What: "the interface lacks an address or a route of the configuration", Evidence: u.Why, Advice: "correct --address or --route, or remove what is in their way; the daemon tries again by itself", Command: command("ip address show dev %s", x.Name)}
+		return &Finding{What: "the interface lacks a configured address or route", Evidence: u.Why, Advice: "correct --address or --route, or remove what conflicts with them; the daemon tries again by itself", Command: command("ip address show dev %s", x.Name)}
 	})
 }
 
@@ -173,7 +173,7 @@ func notice(all report.Notices, kind string) string {
 	return slices.DeleteFunc(slices.Clone(all), func(n report.Notice) bool { return n.Kind != kind }).Text()
 }
 
-// noticed returns a rule about a notice of a device that needs no other words.
+// noticed returns a rule about a notice of a device, with constant words besides its text.
 func noticed(kind, what, advice string) func(*Facts) []Finding {
 	return func(f *Facts) []Finding {
 		return f.devices(func(d *report.Device) *Finding {
@@ -186,11 +186,11 @@ func noticed(kind, what, advice string) func(*Facts) []Finding {
 }
 
 func nat(f *Facts) []Finding {
-	return noticed(report.NoticeNAT, "a NAT between the hosts translates addresses, which RoCEv2 does not survive", "connect the hosts without it, or by a tunnel (docs/security.md has one)")(f)
+	return noticed(report.NoticeNAT, "a NAT between the hosts translates addresses, which breaks RoCEv2", "connect the hosts without it, or through a tunnel (docs/security.md shows one)")(f)
 }
 
 func firewallOut(f *Facts) []Finding {
-	out := noticed(report.NoticeFirewall, "the firewall of this host drops what the daemon sends", "let UDP port 4791 pass")(f)
+	out := noticed(report.NoticeFirewall, "the firewall of this host drops what the daemon sends", "allow UDP port 4791")(f)
 	for i := range out {
 		out[i].Command = "nft list ruleset"
 	}
@@ -198,11 +198,11 @@ func firewallOut(f *Facts) []Finding {
 }
 
 func unresolvedPeer(f *Facts) []Finding {
-	return noticed(report.NoticeUnresolved, "the name of a peer cannot be looked up", "correct --peer or the DNS; the daemon looks the name up again by itself")(f)
+	return noticed(report.NoticeUnresolved, "the name of a peer cannot be resolved", "correct --peer or DNS; the daemon resolves the name again by itself")(f)
 }
 
 func sendBuffer(f *Facts) []Finding {
-	out := noticed(report.NoticeSendBuffer, "the send buffer is small, so that peers that do not answer can hold up the others", "raise the limit, on the host, and restart the daemon")(f)
+	out := noticed(report.NoticeSendBuffer, "the send buffer is small, so peers that do not answer can delay traffic to the others", "raise the limit on the host, and restart the daemon")(f)
 	for i := range out {
 		out[i].Command = "sysctl -w net.core.wmem_max=134217728"
 	}
@@ -212,7 +212,7 @@ func sendBuffer(f *Facts) []Finding {
 func noSegmentation(f *Facts) []Finding {
 	return f.devices(func(d *report.Device) *Finding {
 		if text := notice(d.Notices, report.NoticeNoSegmentation); text != "" {
-			return &Finding{What: "bulk traffic is slower, because the kernel or the NIC does not segment UDP", Evidence: text, Advice: "see whether checksums can be switched on (tx-checksum-ip-generic)", Command: command("ethtool -k %s", d.Underlay)}
+			return &Finding{What: "bulk traffic is slower, because the kernel or the NIC does not segment UDP", Evidence: text, Advice: "see whether checksum offload can be switched on (tx-checksum-ip-generic)", Command: command("ethtool -k %s", d.Underlay)}
 		}
 		return nil
 	})
@@ -266,7 +266,7 @@ func otherNotice(f *Facts) []Finding {
 	return f.devices(func(d *report.Device) *Finding {
 		for _, n := range d.Notices {
 			if !slices.Contains(report.NoticeKinds, n.Kind) {
-				return &Finding{What: "the daemon reports a problem that this program does not know", Evidence: n.Text, Advice: "use the program of the daemon's version"}
+				return &Finding{What: "the daemon reports a problem that this program does not know", Evidence: n.Text, Advice: "use an ipoibd of the daemon's version"}
 			}
 		}
 		return nil
@@ -278,7 +278,7 @@ func otherVersion(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		What: "the daemon is not of this program's version", Evidence: fmt.Sprintf("the daemon is %s, this program %s", f.Status.Version, f.Version),
+		What: "the daemon and this program have different versions", Evidence: fmt.Sprintf("the daemon is %s, this program %s", f.Status.Version, f.Version),
 		Advice: "restart the daemon; ib0 and its connections survive that", Command: f.restart(),
 	}}
 }
@@ -288,7 +288,7 @@ func filesNearlyExhausted(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		What: "the daemon has nearly as many files open as it may", Evidence: fmt.Sprintf("%d are open, RLIMIT_NOFILE is %d", f.Status.FDs, f.Process.Files),
+		What: "the daemon is close to its limit of open files", Evidence: fmt.Sprintf("%d are open, RLIMIT_NOFILE is %d", f.Status.FDs, f.Process.Files),
 		Advice: "raise the limit (a systemd unit: LimitNOFILE=)", Command: command("prlimit --pid %d --nofile=4096", f.Process.PID),
 	}}
 }
@@ -301,7 +301,7 @@ func clockStepped(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		What: "the clock was set while the daemon ran, so the times of earlier events are wrong; its own timers are not affected", Evidence: fmt.Sprintf("the daemon believes that it started at %s; by the kernel it was %s away", f.Status.Started.Local().Format(time.DateTime), f.ClockStep.Abs().Round(time.Second)),
+		What: "the clock was set while the daemon ran, so the times of earlier events are wrong; its own timers are not affected", Evidence: fmt.Sprintf("the daemon recorded its start at %s; by the kernel's boot time clock, that is off by %s", f.Status.Started.Local().Format(time.DateTime), f.ClockStep.Abs().Round(time.Second)),
 		Advice: "keep that in mind when you compare times; let a time service set the clock before the daemon starts", Command: f.asks("events"),
 	}}
 }

@@ -23,7 +23,7 @@ func configMistake(f *Facts) []Finding {
 func unknownVariable(f *Facts) (out []Finding) {
 	for _, name := range f.UnknownVariables {
 		out = append(out, Finding{
-			Subject: name, What: "no flag of 'ipoibd run' has the name of an environment variable, which is ignored", Evidence: name + " is set",
+			Subject: name, What: "the environment variable belongs to no flag of 'ipoibd run', so it is ignored", Evidence: name + " is set",
 			Advice: "correct its spelling ('ipoibd run --help' lists the flags), or remove it", Command: command("unset %s", name),
 		})
 	}
@@ -35,7 +35,7 @@ func socketDenied(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Subject: f.Socket.Path, What: "this user may not ask the daemon", Evidence: f.Socket.Err.Error(),
+		Subject: f.Socket.Path, What: "this user may not query the daemon", Evidence: f.Socket.Err.Error(),
 		Advice: "run the command as root, or as the daemon's user", Command: command("sudo ipoibd doctor --control %s", f.Socket.Path),
 	}}
 }
@@ -45,7 +45,7 @@ func socketBlocked(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Subject: f.Socket.Path, What: "something else has the path of the control socket", Evidence: f.Socket.Err.Error(),
+		Subject: f.Socket.Path, What: "the path of the control socket belongs to something that is not a socket", Evidence: f.Socket.Err.Error(),
 		Advice: "move it away, or choose another path with --control", Command: command("mv %s %s", f.Socket.Path, f.Socket.Path+".old"),
 	}}
 }
@@ -55,7 +55,7 @@ func socketGarbage(f *Facts) []Finding {
 		return nil
 	}
 	x := Finding{
-		Subject: f.Socket.Path, What: "what answers on the control socket is not a daemon of ipoibd, or not one of this version", Evidence: f.Socket.Err.Error(),
+		Subject: f.Socket.Path, What: "the process that answers on the control socket is not an ipoibd daemon, or is one of an incompatible version", Evidence: f.Socket.Err.Error(),
 		Advice: "stop that process, or choose another path with --control",
 	}
 	if f.Socket.PID != 0 {
@@ -68,7 +68,7 @@ func daemonHangs(f *Facts) []Finding {
 	if f.Socket.State != SocketHangs {
 		return nil
 	}
-	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "end it so that its log shows what it did, and start it again (systemd does)"}
+	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "end it with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)"}
 	switch {
 	case f.Socket.Stopped:
 		x.What, x.Evidence = "the daemon is stopped", fmt.Sprintf("%v; process %d is in the state T (stopped by a signal)", f.Socket.Err, f.Socket.PID)
@@ -84,7 +84,7 @@ func daemonEnded(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Subject: f.Socket.Path, What: "the daemon has ended without removing its control socket, so it was killed, or it crashed", Evidence: f.Socket.Err.Error(),
+		Subject: f.Socket.Path, What: "the daemon ended without removing its control socket, so it was killed, or it crashed", Evidence: f.Socket.Err.Error(),
 		Advice: "start it again; the new daemon takes over the socket and the interfaces", Command: f.restart(),
 	}}
 }
@@ -138,7 +138,7 @@ func tunDenied(f *Facts) []Finding {
 	}
 	return []Finding{{
 		Subject: "/dev/net/tun", What: "this user may not open the TUN/TAP device", Evidence: f.Tun.Error(),
-		Advice:  "correct its mode; a container needs --device /dev/net/tun, because its runtime may forbid devices that it was not given, and a file system with the option nodev has none",
+		Advice:  "correct its mode; a container needs --device /dev/net/tun, because its runtime may forbid other devices; on a file system mounted with nodev, no device can be opened",
 		Command: "chmod 0666 /dev/net/tun",
 	}}
 }
@@ -148,7 +148,7 @@ func noNetAdmin(f *Facts) []Finding {
 		return nil
 	}
 	x := Finding{
-		What: "the capability CAP_NET_ADMIN is missing, which creating an interface needs", Evidence: fmt.Sprintf("the effective capabilities of this process (user %d) are %#x", f.Process.UID, f.Process.Caps),
+		What: "the capability CAP_NET_ADMIN is missing, without which no interface can be created", Evidence: fmt.Sprintf("the effective capabilities of this process (user %d) are %#x", f.Process.UID, f.Process.Caps),
 		Advice: "run as root; a container needs --cap-add NET_ADMIN, a systemd unit AmbientCapabilities=CAP_NET_ADMIN",
 	}
 	if f.Process.UID != 0 {
@@ -177,8 +177,8 @@ func portTaken(f *Facts) (out []Finding) {
 			continue
 		}
 		x := Finding{
-			device: d.Name, Subject: d.Underlay, What: "another process has UDP port 4791, which the software HCA needs", Evidence: taken.Error(),
-			Advice: "stop that process, or run the daemon in another network namespace; daemons of one user can share the port with --share-port", Command: "ss -ulpn sport = :4791",
+			device: d.Name, Subject: d.Underlay, What: "UDP port 4791, which the software HCA needs, is already in use", Evidence: taken.Error(),
+			Advice: "stop what uses it, or run the daemon in another network namespace; daemons of one user can share the port with --share-port", Command: "ss -ulpn sport = :4791",
 		}
 		switch pid := pidIn(taken.Holders); {
 		case pid != "":
@@ -204,7 +204,7 @@ func nameTaken(f *Facts) (out []Finding) {
 	for _, x := range f.Interfaces {
 		if !f.started() && errors.Is(x.Available, link.ErrNameTaken) {
 			out = append(out, Finding{
-				device: x.Device, Subject: x.Name, What: "another interface has the name", Evidence: x.Available.Error(),
+				device: x.Device, Subject: x.Name, What: "another interface has this name", Evidence: x.Available.Error(),
 				Advice: "choose another name; the kernel's own IPoIB (ib_ipoib) also names its interfaces ib0", Command: "ipoibd run --name ib1",
 			})
 		}
@@ -219,8 +219,8 @@ func nameInUse(f *Facts) (out []Finding) {
 			continue
 		}
 		finding := Finding{
-			device: x.Device, Subject: x.Name, What: "another daemon has the interface", Evidence: x.Available.Error(),
-			Advice: "ask that daemon, with its --control; or stop it",
+			device: x.Device, Subject: x.Name, What: "another daemon serves the interface", Evidence: x.Available.Error(),
+			Advice: "run doctor with the --control of that daemon, or stop that daemon",
 		}
 		if owned.PID != 0 {
 			finding.Command = command("kill %d", owned.PID)
@@ -237,7 +237,7 @@ func hcaMissing(f *Facts) (out []Finding) {
 		}
 		evidence := "the kernel has no RDMA device"
 		if len(d.Present) > 0 {
-			evidence = "the kernel has " + strings.Join(d.Present, ", ")
+			evidence = "the kernel has only " + strings.Join(d.Present, ", ")
 		}
 		out = append(out, Finding{
 			device: d.Name, Subject: d.HCA, What: "the HCA does not exist", Evidence: evidence,
@@ -303,9 +303,9 @@ func noEBPF(f *Facts) (out []Finding) {
 		}
 		if wanted {
 			out = append(out, Finding{
-				device: x.Device, Subject: x.Name, What: "no eBPF program can run, so the daemon gets each frame, even those that IPoIB cannot carry",
+				device: x.Device, Subject: x.Name, What: "eBPF programs cannot be loaded, so the daemon receives every frame, even those that IPoIB cannot carry",
 				Evidence: fmt.Sprintf("the effective capabilities are %#x, without CAP_BPF and CAP_PERFMON", p.Caps),
-				Advice:   "grant both (a container: --cap-add BPF --cap-add PERFMON), or switch them off", Command: "ipoibd run --ebpf=false",
+				Advice:   "grant both (a container: --cap-add BPF --cap-add PERFMON), or switch eBPF off", Command: "ipoibd run --ebpf=false",
 			})
 		}
 	}

@@ -63,7 +63,7 @@ func duplicateAddress(f *Facts) []Finding {
 		if evidence == "" {
 			return nil
 		}
-		return &Finding{What: "another host has the underlay address of this one, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: command("ip address show dev %s", t.device.Underlay)}
+		return &Finding{What: "another host has the underlay address of this host, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: command("ip address show dev %s", t.device.Underlay)}
 	})
 }
 
@@ -98,14 +98,14 @@ func pkeyMismatch(f *Facts) []Finding {
 			own = append(own, fmt.Sprintf("0x%04x", uint16(k)))
 		}
 		return &Finding{
-			What: "other hosts use another P_Key, and none uses this one", Evidence: fmt.Sprintf("%s; this host has %s", evidence, strings.Join(own, ", ")),
+			What: "other hosts use another P_Key, and none uses the one of this host", Evidence: fmt.Sprintf("%s; this host has %s", evidence, strings.Join(own, ", ")),
 			Advice: "give all hosts of a network the same P_Key", Command: "ipoibd run --pkey P_KEY",
 		}
 	})
 }
 
-// hasPeers reports whether an interface of the device has peers, so other partitions are none of its
-// business.
+// hasPeers reports whether an interface of the device has peers. If so, packets of other partitions
+// are no problem.
 func hasPeers(t *traffic) bool {
 	return slices.ContainsFunc(t.interfaces, func(x *report.Interface) bool { return len(x.Peers) > 0 })
 }
@@ -123,7 +123,7 @@ func unknownPeer(f *Facts) []Finding {
 	return f.traffics(func(t *traffic) *Finding {
 		if evidence := t.blames("rx_drop_unknown_peer"); evidence != "" {
 			return &Finding{
-				What: "a host that is not among the peers sends, and --known-peers-only drops that", Evidence: evidence,
+				What: "--known-peers-only drops packets from a host that is not among the peers", Evidence: evidence,
 				Advice: "add it to the peers; a capture on the underlay shows its address", Command: command("tcpdump -ni %s udp port 4791", t.device.Underlay),
 			}
 		}
@@ -138,7 +138,7 @@ func oneSidedPeer(f *Facts) []Finding {
 		}
 		if evidence := t.blames("rx_drop_no_qp", "rx_drop_group_qpn"); evidence != "" {
 			return &Finding{
-				What: "a host sends to this one with --peer, but this one has no --peer", Evidence: evidence,
+				What: "another host names this one with --peer, but this one runs without --peer", Evidence: evidence,
 				Advice: "name that host here as well, or remove --peer there; a capture on the underlay shows its address", Command: "ipoibd run --peer ADDRESS",
 			}
 		}
@@ -152,7 +152,7 @@ func peerRefuses(f *Facts) []Finding {
 		if evidence == "" {
 			return nil
 		}
-		x := &Finding{What: "a peer's host answers that no daemon runs there, or a router or a firewall that it cannot be reached", Evidence: evidence, Advice: "start ipoibd there, or correct --peer, the firewall or the route"}
+		x := &Finding{What: "a peer's host reports that no daemon runs there, or a router, a firewall or this host's routes prevent packets from reaching it", Evidence: evidence, Advice: "start ipoibd there, or correct --peer, the firewall or the route"}
 		if len(t.device.Peers) > 0 {
 			x.Evidence += fmt.Sprintf("; the peers are %s", list(t.device.Peers))
 			x.Command = command("ip route get %s", t.device.Peers[0])
@@ -183,7 +183,7 @@ func noPeerAnswers(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "none of the peers has ever answered", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
-			Advice: "look there: does ipoibd run, with --peer and the address of this host, and does every firewall on the way let UDP port 4791 pass?", Command: command("ping -c 3 %s", t.device.Peers[0]),
+			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: command("ping -c 3 %s", t.device.Peers[0]),
 		}
 	})
 }
@@ -194,6 +194,6 @@ func alone(f *Facts) []Finding {
 		if text == "" || len(t.device.Peers) > 0 {
 			return nil
 		}
-		return &Finding{What: "no other host has been heard", Evidence: text, Advice: "if this host should not be alone, name the others", Command: "ipoibd run --peer ADDRESS"}
+		return &Finding{What: "the daemon has not heard from any other host", Evidence: text, Advice: "if there should be other hosts, name them", Command: "ipoibd run --peer ADDRESS"}
 	})
 }

@@ -39,6 +39,9 @@ type DeviceConfig struct {
 	Grace        time.Duration // 0: DefaultGrace
 	ResetLimit   time.Duration // of the coordinator; 0: defaultResetLimit
 	AllowForeign bool          // use another device if it appears
+	// NoReset: there are no means of a reset, so the device is only opened again. A removal is then never
+	// an effect of a reset, however soon it follows one.
+	NoReset bool
 }
 
 // DeviceLadder is the machine of one device: it decides when to open, close, reset, wait

@@ -359,6 +359,61 @@ func TestR21DeviceBackOff(t *testing.T) {
 	})
 }
 
+// TestR24RemovalsNeedNoPause: an operator removes and adds the device again and again, and each time its
+// verbs fail before the list shows the removal. Without means of a reset, that is no effect of a reset,
+// and the device is opened as soon as it is back. Otherwise it may be one, so pauses follow.
+func TestR24RemovalsNeedNoPause(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		noReset := rapid.Bool().Draw(t, "no reset")
+		w := newDeviceWatcher(DeviceConfig{NoReset: noReset})
+		id, paused := same, 0
+		list := []Identity{id}
+		check(t, w.do(Listed{Devices: list}))
+		settle := func() {
+			for range 10 {
+				switch {
+				case w.opening != 0:
+					check(t, w.do(Opened{Op: w.opening, Identity: id}))
+				case w.closing:
+					check(t, w.do(Closed{w.gen}))
+				case w.refresh != 0:
+					check(t, w.do(Listed{Op: w.refresh, Devices: list}))
+				}
+			}
+		}
+		settle()
+		for n := range 10 {
+			check(t, w.do(Fault{Gen: w.d.gen, Class: ClassDeviceError}))
+			settle()
+			check(t, w.do(ResetPending{uint64(n) + 1}))
+			early := rapid.Bool().Draw(t, "the removal is listed before the reset has ended")
+			if list = nil; early {
+				check(t, w.do(Listed{}))
+			}
+			check(t, w.do(ResetEnded{uint64(n) + 1, ResetDone}))
+			settle()
+			check(t, w.do(Listed{}))
+			check(t, w.advance(time.Duration(rapid.IntRange(1, 500).Draw(t, "ms"))*time.Millisecond))
+			id.Index++
+			list = []Identity{id}
+			check(t, w.do(Listed{Devices: list}))
+			settle()
+			for ; w.d.state != DeviceHealthy; paused++ {
+				at, ok := w.d.NextDeadline()
+				if !ok {
+					t.Fatalf("%v has no deadline", w.d.state)
+				}
+				check(t, w.advance(at.Sub(w.now)))
+				settle()
+			}
+			check(t, w.advance(100*time.Millisecond))
+		}
+		if (paused == 0) != noReset {
+			t.Fatalf("%d pauses, no reset: %v", paused, noReset)
+		}
+	})
+}
+
 // TestR22ChoosesItsInstance: the ladder chooses its own device from a list that also has
 // other devices, and an earlier instance of the same device. The result of an opening need
 // not contain an index.

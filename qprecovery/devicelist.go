@@ -72,7 +72,7 @@ func (d *DeviceLadder) compare() {
 	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
 		i = exact
 	}
-	was, ours := d.list.absent, d.reset.ours(d.now, d.state)
+	was, ours := d.list.absent, d.ours()
 	if d.list.absent = i < 0; d.list.absent {
 		if !was {
 			d.gone()
@@ -94,10 +94,13 @@ func (d *DeviceLadder) compare() {
 	}
 }
 
+// ours reports whether a reset may have caused a change of instance.
+func (d *DeviceLadder) ours() bool { return !d.cfg.NoReset && d.reset.ours(d.now, d.state) }
+
 // gone handles the removal of the device. A pause continues if the removal is an effect of
 // the reset that led to the pause.
 func (d *DeviceLadder) gone() {
-	d.list.ours = d.reset.ours(d.now, d.state)
+	d.list.ours = d.ours()
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)

@@ -17,7 +17,7 @@ type drop struct {
 	unplug  bool // the device was removed during the drop, and not by the reset
 }
 
-// ours reports whether a reset may have caused a change of instance: a reset that may have
+// ours reports whether there is a reset that may cause a change of instance: one that may have
 // begun, because this process had nothing open any more, or one that ended just now.
 func (c *coordination) ours(now time.Time, s DeviceState) bool {
 	begun := s == DeviceDropping && c.wanted && c.pending != 0 && c.released

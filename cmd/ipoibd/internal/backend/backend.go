@@ -46,6 +46,8 @@ type HCA interface {
 type Sharing struct {
 	Dir   string // of the locks (package resetlock); "": the HCA is not shared
 	Means string // of resetting it, which breaks the openings of all processes; "": none
+	// NoReset: a reset only opens the HCA again, so it never removes it.
+	NoReset bool
 	// Holders returns the names of the other processes that have the HCA open and that
 	// this process can see; nil: it can see none.
 	Holders func() []string

@@ -118,7 +118,7 @@ func (h *realHCA) Sharing() Sharing {
 		Dir:     h.lockDir,
 		Holders: func() []string { users, _ := h.kernel.users(h.found()); return othersOf(users) },
 	}
-	if h.cfg.Reset != config.ResetNone {
+	if s.NoReset = h.cfg.Reset == config.ResetNone; !s.NoReset {
 		s.Means = string(h.cfg.Reset)
 	}
 	return s

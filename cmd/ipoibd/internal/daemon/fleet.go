@@ -104,7 +104,7 @@ func (d *daemon) newDevice(c config.Device, interfaces []config.Interface, probe
 	sharing := slot.Sharing()
 	return &managed{name: c.Name, slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
+		Coordinator: sharing.Dir, Means: sharing.Means, NoReset: sharing.NoReset, Holders: sharing.Holders,
 		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
 		Journal: d.journal, Log: d.opts.Log,
 	})}, nil

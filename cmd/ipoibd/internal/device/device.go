@@ -50,6 +50,8 @@ type Config struct {
 	// Means names the kind of reset if Reset affects what other processes have open; else
 	// it is "".
 	Means string
+	// NoReset: Reset only makes the HCA usable again; it never removes it.
+	NoReset bool
 	// Holders names the processes that have the HCA open, as far as this process can see.
 	Holders func() []string
 	// Coordinator is the directory of the locks that coordinate the processes sharing the

@@ -49,7 +49,7 @@ func (d *Device) Run(ctx context.Context) {
 	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
 	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
-		AllowForeign: d.cfg.AllowForeign,
+		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
 	})
 	if d.suspended {
 		o.commands++

@@ -16,7 +16,7 @@ type Bound struct {
 
 	mu    sync.Mutex
 	conns []net.Conn    // oldest first
-	none  chan struct{} // closed when there are none; nil: nobody waits for that
+	none  chan struct{} // closed once no connection is left; nil if nobody waits for that
 }
 
 // Track is the ConnState of the server.

@@ -15,7 +15,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Several daemons in one process take over from each other, with two interfaces, of which one is down.
+// Several daemons in one process take over from each other, with two interfaces, one of which is down.
 // What they report is continuous, and ib0 keeps its carrier.
 func TestTakeOver(t *testing.T) {
 	if nstest.Enter(t) {

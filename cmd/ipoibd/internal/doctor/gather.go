@@ -26,7 +26,7 @@ import (
 // Query says what to examine.
 type Query struct {
 	Version          string         // of this program
-	Config           *config.Config // of a start; nil: Mistake says why there is none
+	Config           *config.Config // of a start; nil if there is none, and Mistake says why
 	Mistake          error
 	UnknownVariables []string
 	Control          string        // path of the control socket

@@ -173,40 +173,17 @@ func notice(all report.Notices, kind string) string {
 	return slices.DeleteFunc(slices.Clone(all), func(n report.Notice) bool { return n.Kind != kind }).Text()
 }
 
-// noticed returns a rule about a notice of a device, with constant words besides its text.
-func noticed(kind, what, advice string) func(*Facts) []Finding {
+// noticed returns a rule about a notice of a device, with constant words besides its text. The command may
+// be empty.
+func noticed(kind, what, advice, command string) func(*Facts) []Finding {
 	return func(f *Facts) []Finding {
 		return f.devices(func(d *report.Device) *Finding {
 			if text := notice(d.Notices, kind); text != "" {
-				return &Finding{What: what, Evidence: text, Advice: advice}
+				return &Finding{What: what, Evidence: text, Advice: advice, Command: command}
 			}
 			return nil
 		})
 	}
-}
-
-func nat(f *Facts) []Finding {
-	return noticed(report.NoticeNAT, "a NAT between the hosts translates addresses, which breaks RoCEv2", "connect the hosts without it, or through a tunnel (docs/security.md shows one)")(f)
-}
-
-func firewallOut(f *Facts) []Finding {
-	out := noticed(report.NoticeFirewall, "the firewall of this host drops what the daemon sends", "allow UDP port 4791")(f)
-	for i := range out {
-		out[i].Command = "nft list ruleset"
-	}
-	return out
-}
-
-func unresolvedPeer(f *Facts) []Finding {
-	return noticed(report.NoticeUnresolved, "the name of a peer cannot be resolved", "correct --peer or DNS; the daemon resolves the name again by itself")(f)
-}
-
-func sendBuffer(f *Facts) []Finding {
-	out := noticed(report.NoticeSendBuffer, "the send buffer is small, so peers that do not answer can delay traffic to the others", "raise the limit on the host, and restart the daemon")(f)
-	for i := range out {
-		out[i].Command = "sysctl -w net.core.wmem_max=134217728"
-	}
-	return out
 }
 
 func noSegmentation(f *Facts) []Finding {

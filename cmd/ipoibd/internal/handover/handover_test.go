@@ -197,7 +197,7 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
-// A giver that dies before its offer is told apart from one that refuses.
+// A giver that dies before its offer is distinguished from one that refuses.
 func TestGiverIsGone(t *testing.T) {
 	for _, unread := range []bool{false, true} { // a question that was not read resets the connection
 		giver, taker := pairOf(t)

@@ -25,6 +25,9 @@ const (
 	openLimit = 10 * time.Second
 	// retryEvery is the time between two attempts, or two readings of the list.
 	retryEvery = 10 * time.Second
+	// waitMore is by how long the wait is extended if this process was stopped when it ended:
+	// enough to read the events that queued up meanwhile.
+	waitMore = time.Second
 	// resetPauseFirst and resetPauseMost bound the back-off of a device that
 	// keeps failing although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
@@ -73,8 +76,8 @@ type DeviceLadder struct {
 	history    history
 }
 
-// wait is the state of the wait rung. It is extended once if this process was stopped when
-// it ended, because the event of a return may still be queued.
+// wait is the state of the wait rung. It is extended once, by waitMore, if this process was
+// stopped when it ended, because the event of a return may still be queued.
 type wait struct {
 	deadline
 	since time.Time // the device has not been tried

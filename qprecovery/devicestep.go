@@ -167,7 +167,7 @@ func (d *DeviceLadder) start() {
 		d.op.set(d.now, openLimit)
 	case DeviceWaiting:
 		if d.wait.due.IsZero() {
-			d.wait.deadline = deadline{d.now.Add(d.cfg.GiveUpAfter), retryEvery}
+			d.wait.deadline = deadline{d.now.Add(d.cfg.GiveUpAfter), waitMore}
 		}
 		d.wait.since = d.now
 		d.op.set(d.now, retryEvery)

@@ -18,11 +18,12 @@ import (
 type fabric struct {
 	dev     *device.Device
 	want    port.Want
-	joined  []port.Group // at a subnet administrator, which is not implemented yet: none
-	att     *attachment  // in use; nil: none
-	coming  *attachment  // being opened; nil: none
-	used    uint64       // instance of the session that was used last
-	aim     target       // of retry
+	joined  []port.Group    // at a subnet administrator, which is not implemented yet: none
+	att     *attachment     // in use; nil: none
+	coming  *attachment     // being opened; nil: none
+	used    uint64          // instance of the session that was used last
+	seen    *device.Session // of the view that the ladder knows; nil: none
+	aim     target          // of retry
 	retry   backoff
 	err     error // why not up
 	lastErr error // the last failure, even if it is over

@@ -311,14 +311,16 @@ func (r *recovery) pumpsEnded() error {
 }
 
 // follow reports changes of the device to the ladder. It returns the view that the ladder
-// knows; nothing may act on a later view before the ladder knows it.
+// knows; nothing may act on a later view before the ladder knows it. Views coalesce: if a session
+// has ended and the next one is open already, the ladder learns of the end first (R13).
 func (r *recovery) follow() device.View {
 	for {
-		v, held, knows := r.dev.View(), r.held(), r.ladder.Device()
+		v, knows := r.dev.View(), r.ladder.Device()
 		switch {
-		case knows == qprecovery.ViewUp && (v.Session == nil || held != nil && held.session != v.Session):
+		case knows == qprecovery.ViewUp && (v.Session == nil || r.seen != nil && r.seen != v.Session):
+			r.seen = nil
 			r.heal(qprecovery.DeviceDown{})
-		case knows != qprecovery.ViewUp && v.Session != nil && held == nil && r.worker.busy == 0:
+		case knows != qprecovery.ViewUp && v.Session != nil && r.held() == nil && r.worker.busy == 0:
 			if _, err := r.target(v); err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
@@ -326,6 +328,7 @@ func (r *recovery) follow() device.View {
 		case knows == qprecovery.ViewDown && v.GaveUp:
 			r.heal(qprecovery.DeviceGaveUp{})
 		default:
+			r.seen = v.Session
 			return v
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/backend/backendtest"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
@@ -37,8 +38,17 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 		Fabric: s.fabric, Netdev: h.name, MTU: underlayMTU, Addr: h.under, GUID: h.guid(), Rand: rand.New(rand.NewPCG(seed, uint64(n))),
 	})
 	slot := backend.NewSlot(under, true, quiet)
+	open := func(ctx context.Context) (hca.Device, error) {
+		dev, err := slot.Open(ctx)
+		if f, ok := dev.(*faults.Device); ok {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.faults = f
+		}
+		return dev, err
+	}
 	h.dev = device.New(device.Config{
-		Name: "hca_" + h.name, Open: slot.Open, List: slot, Reset: slot.Reset,
+		Name: "hca_" + h.name, Open: open, List: slot, Reset: slot.Reset,
 		Grace: 5 * time.Second, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
 	})
 	cfg := testConfig()
@@ -50,6 +60,15 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	x := &stormHost{testHost: h, hca: under, slot: slot, ladder: recordLadder(h.iface), orders: &s.orders}
 	h.start()
 	return x
+}
+
+// release makes the verbs return that hang in the instance that was opened last.
+func (h *stormHost) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.faults != nil {
+		h.faults.Release()
+	}
 }
 
 // port is the netdev of the current instance.

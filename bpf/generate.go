@@ -4,4 +4,3 @@ package bpf
 //go:generate bpf2go filter filter.c
 //go:generate bpf2go steer steer.c
 //go:generate bpf2go reuseport reuseport.c
-//go:generate bpf2go ipid ipid.c

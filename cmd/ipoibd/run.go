@@ -207,7 +207,6 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
 	fs.StringVar(&d.SharePort, "share-port", d.SharePort, "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
 	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
-	fs.BoolVar(&d.ExactIDs, "exact-ids", d.ExactIDs, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
 	fs.IntVar(&d.Lanes, "lanes", d.Lanes, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
 	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 }

@@ -37,10 +37,7 @@
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
-// A received packet reports its identification only if its mark contains it (Config.MarkID).
-// The mark of a train is that of its first datagram. The identifications of the others stay
-// unknown: the kernel coalesces datagrams with equal or consecutive ones, and before Linux
-// 6.10 with any.
+// The identification of a received packet is unknown: a UDP socket does not report it.
 //
 // # MTUs of paths
 //

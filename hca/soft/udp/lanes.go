@@ -38,7 +38,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 			}
 			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i, cfg.Netdev, err)
 		}
-		t.rx = newReceiver(recv, first.rx.reserve, cfg.MarkID)
+		t.rx = newReceiver(recv, first.rx.reserve)
 		t.tx = newSender(send, first.watch.State().Index, first.watch)
 		lanes = append(lanes, t)
 	}

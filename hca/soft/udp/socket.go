@@ -120,11 +120,6 @@ func openReceiver(index int, cfg *Config, m *share.Membership, lane int) (bound,
 		// none for a socket without the option (udp_gro_receive, net/ipv4/udp_offload.c).
 		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 0)
 	}
-	marks := 0
-	if cfg.MarkID != nil {
-		marks = 1
-	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, marks) // before Linux 5.19, there is none
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(cfg.RecvBuf, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }

@@ -30,10 +30,6 @@ type Config struct {
 	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
-	// MarkID reads the IPv4 identification from the mark of a received packet (SO_RCVMARK),
-	// to which a program at the ingress of the netdev has copied it. nil: the identification
-	// is unknown. It is also unknown if the kernel does not report marks (before Linux 5.19).
-	MarkID func(mark uint32) (id uint16, known bool)
 }
 
 // Transport is a [transport.Transport] on a netdev.
@@ -94,7 +90,7 @@ func (t *Transport) open(cfg Config) (err error) {
 	}
 	t.ports = p
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
-	t.rx, t.tx = newReceiver(recv, reserve, cfg.MarkID), newSender(send, now.Index, t.watch)
+	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	if t.groups, err = newMemberships(now.Index); err != nil {
 		return err
 	}

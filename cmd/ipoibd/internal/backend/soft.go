@@ -30,7 +30,6 @@ type softHCA struct {
 	engine   atomic.Pointer[engine]         // opened last
 	port     udp.Reserve                    // keeps the UDP ports bound across resets
 	await    []hca.QPN                      // that the first engine waits for; see soft.Config
-	ids      exactIDs                       // attached if exact_ids is set
 	notices  atomic.Pointer[report.Notices] // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error)       // computed once, because a reset must not open files
 	log      *slog.Logger
@@ -123,8 +122,8 @@ func guidOf(machine, netdev string) hca.GUID {
 func (h *softHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return udp.WatchNetdevs(ctx) }
 
 // Close implements HCA. It releases the UDP port, also if a verb hangs for ever, so that the device was
-// not closed, and detaches the program from the underlay.
-func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close(), h.ids.close()) }
+// not closed.
+func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close()) }
 
 // Run implements HCA. It keeps the list of peers current, and looks for conditions that an
 // operator should know.
@@ -156,10 +155,6 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, err
 	}
 	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing(), Lanes: h.cfg.Lanes}
-	if h.cfg.ExactIDs {
-		underlay.MarkID = bpf.KnownID
-		h.ids.attach(int(id.Index), h.log)
-	}
 	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
 	if h.port.Destroyed() != before {
@@ -275,7 +270,6 @@ func (h *softHCA) Info() Info {
 	if len(h.cfg.Peers) > 0 {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
-	i.Counters = append(i.Counters, h.ids.counters()...)
 	i.Counters = append(i.Counters, hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()})
 	i.Notices.Add(report.NoticeUnresolved, h.peers.notice())
 	if found := h.notices.Load(); found != nil {

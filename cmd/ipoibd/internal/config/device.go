@@ -109,9 +109,6 @@ type Soft struct {
 	// SharePort is the directory through which daemons share UDP port 4791 on the netdev. If
 	// it is empty, this daemon does not share the port.
 	SharePort string `yaml:"share_port"`
-	// ExactIDs makes an eBPF program at the underlay copy the IPv4 identification of received
-	// packets, which the ICRC covers, to their marks.
-	ExactIDs bool `yaml:"exact_ids"`
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
 	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
 	Lanes int `yaml:"lanes"`
@@ -160,7 +157,6 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
 		{"share_port", d.SharePort != "", KindSoft},
-		{"exact_ids", d.ExactIDs, KindSoft},
 		{"lanes", d.Lanes > 1, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake

@@ -107,7 +107,7 @@ func (p *Policy) addDevice(d *config.Device) {
 	if d.SharePort != "" || d.Lanes > 1 { // sockets get an owner of their own
 		p.Capabilities = append(p.Capabilities, capability.CAP_CHOWN)
 	}
-	if d.SharePort != "" || d.ExactIDs {
+	if d.SharePort != "" {
 		p.addBPF()
 	}
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {

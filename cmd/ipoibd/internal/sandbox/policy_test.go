@@ -32,10 +32,6 @@ func TestNeeds(t *testing.T) {
 			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},
 		{
-			"eBPF for identifications", "devices: [{name: soft, exact_ids: true}]\n" + lean,
-			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
-		},
-		{
 			"following", "devices: [{name: soft}]\ninterfaces: [{name: ib0, ebpf: false}, {name: ib1, ebpf: false, follow: true}]\n",
 			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},

@@ -20,23 +20,12 @@
 // their addresses. The kernel would otherwise select the queue through which the daemon wrote
 // the frames of the opposite direction.
 //
-// [LoadReuseport] loads the program that selects the socket of an SO_REUSEPORT group for each
-// RoCEv2 datagram, by the first bits of its destination QPN (SO_ATTACH_REUSEPORT_EBPF).
-//
 // # Lifetime
 //
 // An attached program and its maps stay alive after their descriptors are closed: the TAP, the
 // socket or the netdev holds a reference. A TAP outlives its daemon, and so do its two
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
 // exits must remove its own. Package link does both.
-//
-// # Pitfalls
-//
-// If the program of a group drops a datagram (SK_DROP), the kernel behaves as if there were no
-// socket and replies with an ICMP port unreachable message. UDP_GRO coalesces datagrams with
-// the same addresses and ports whatever their QPN, and the program sees only the first of a
-// train, so it is off for the sockets of a group. The kernel runs the program for datagrams to
-// an IP multicast group only if the group of sockets has a single member (early demux).
 //
 // # Counts
 //

@@ -13,13 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/udp/share"
 	"ipoibd/qprecovery"
 )
 
@@ -154,13 +152,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing(), Lanes: h.cfg.Lanes}
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Lanes: h.cfg.Lanes}
 	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
 	if h.port.Destroyed() != before {
 		h.log.Warn("another process has destroyed the UDP sockets of the software HCA, as 'ss -K' does; opening new ones")
 	}
-	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, share.ErrNotJoined) {
+	if errors.Is(err, udp.ErrPortTaken) {
 		return nil, &busyError{err}
 	}
 	if err != nil {
@@ -176,10 +174,6 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	cfg.Await, h.await = h.await, nil
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
-	}
-	if m, _ := lanes[0].Membership(); m != nil {
-		cfg.QPNs.First, cfg.QPNs.Last = m.QPNs()
-		cfg.Sharers = m.Ports
 	}
 	dev, err := soft.Open(cfg)
 	if err != nil {
@@ -209,22 +203,6 @@ func (h *softHCA) Change(cfg config.Device) {
 		e.SetPKeys(h.table())
 	}
 	h.peers.Set(cfg.Peers)
-}
-
-// The program selects a daemon by the bits of the QPN that contain the daemon's slot.
-var (
-	_ [share.SlotBits - bpf.ReuseportBits]struct{}
-	_ [bpf.ReuseportBits - share.SlotBits]struct{}
-)
-
-// sharing returns how daemons share the port, or nil if this daemon does not share it.
-func (h *softHCA) sharing() *share.Config {
-	if h.cfg.SharePort == "" {
-		return nil
-	}
-	return &share.Config{Dir: h.cfg.SharePort, Kernel: share.Kernel{
-		NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket,
-	}}
 }
 
 // busyError is an error that is ErrBusy as well.

@@ -40,10 +40,6 @@ func TestNeeds(t *testing.T) {
 			"CHOWN NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},
 		{
-			"a shared port", "devices: [{name: soft, share_port: /s}]\n" + lean,
-			"CHOWN NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[/s] devices[/dev/net]",
-		},
-		{
 			"peers by address", "devices: [{name: soft, peers: [192.0.2.1, 'fd00::1']}]\n" + lean,
 			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},

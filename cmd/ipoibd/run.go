@@ -50,7 +50,7 @@ func runCommand() *cobra.Command {
 			"When the daemon ends, the interface stays, with its addresses and without carrier; the\n" +
 			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n" +
 			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
-			"Each flag but --port and --share-port can also be set by an environment variable:\n" +
+			"Each flag but --port can also be set by an environment variable:\n" +
 			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
 			"variable, and both over the file of --config, if it configures only one interface.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -205,9 +205,6 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.BoolVar(&f.Follow, "follow", f.Follow, "follow the interface if it is moved to another network namespace; keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
 	fs.StringSliceVar(&d.Peers, "peer", d.Peers, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
-	fs.StringVar(&d.SharePort, "share-port", d.SharePort, "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
-	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
-	fs.BoolVar(&d.ExactIDs, "exact-ids", d.ExactIDs, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
 	fs.IntVar(&d.Lanes, "lanes", d.Lanes, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
 	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 }

@@ -76,7 +76,6 @@ func Open(cfg Config) (*Device, error) {
 		d.lanes = append(d.lanes, newLane(d, i, wire))
 	}
 	wire := cfg.Transport
-	d.strays.qpns = cfg.QPNs
 	d.events.init()
 	d.routes.Store(&routes{})
 	state := wire.State()
@@ -90,7 +89,7 @@ func Open(cfg Config) (*Device, error) {
 	d.slow.port.become(&state, cfg.StandardMTU)
 	d.setEnv(softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
-		PKeys: slices.Clone(cfg.PKeys), QPNs: cfg.QPNs,
+		PKeys:     slices.Clone(cfg.PKeys),
 		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.loops.Go(func() { d.watchLoop(ctx) })

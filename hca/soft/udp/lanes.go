@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/transport"
-	"ipoibd/hca/soft/udp/share"
 )
 
-// laneOwner is the user ID that owns the receiving sockets of several lanes. As with [share.Nobody],
-// no process has this user ID. The two differ so that daemons that share the port cannot join
-// the group.
-const laneOwner = share.Nobody - 1
+// laneOwner is the user ID that owns the receiving sockets of several lanes. No process has it: it is
+// above those that systemd and container runtimes assign (up to 2^31-1). 65535 is unsuitable,
+// although 16-bit system calls use it for errors (chown(2)), because Kubernetes runs processes as
+// that user.
+const laneOwner = 1<<32 - 4792
 
 // OpenLanes opens a transport for each of cfg.Lanes lanes, or a single one if that is not
 // possible; its [Transport.LanesRefused] then returns the reason. All are on the same netdev. The
@@ -30,7 +30,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	}
 	lanes = append(lanes, first)
 	for i := 1; i < len(first.ports.lanes); i++ {
-		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, paths: first.paths, mark: first.mark, lane: i}
+		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, paths: first.paths, lane: i}
 		recv, send, err := first.rx.reserve.acquireLane(first.ports, i)
 		if err != nil {
 			for _, t := range lanes {
@@ -38,7 +38,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 			}
 			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i, cfg.Netdev, err)
 		}
-		t.rx = newReceiver(recv, first.rx.reserve, cfg.MarkID)
+		t.rx = newReceiver(recv, first.rx.reserve)
 		t.tx = newSender(send, first.watch.State().Index, first.watch)
 		lanes = append(lanes, t)
 	}

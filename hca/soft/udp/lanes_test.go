@@ -18,7 +18,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// openLanes opens the lanes of a host. Like the tests of sharing, those of lanes need root: the user
+// openLanes opens the lanes of a host. The tests of lanes need root: the user
 // namespace that nstest creates for other users has only one user, so the owner of the sockets does
 // not exist there. CI runs as root.
 func openLanes(t testing.TB, ns *nstest.Namespace, cfg udp.Config) (lanes []*udp.Transport) {
@@ -316,3 +316,36 @@ func TestLanesWithoutCapability(t *testing.T) {
 		}
 	}
 }
+
+// unprivileged runs f in a namespace on a thread without some capabilities.
+func unprivileged(t *testing.T, ns *nstest.Namespace, drop uint64, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ns.Do(func() { // it locks the thread
+			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var data [2]unix.CapUserData
+			if err := unix.Capget(&hdr, &data[0]); err != nil {
+				t.Error(err)
+				return
+			}
+			less := data
+			for i := range less {
+				less[i].Effective &^= uint32(drop >> (32 * i))
+			}
+			if err := unix.Capset(&hdr, &less[0]); err != nil {
+				t.Error(err)
+				return
+			}
+			f()
+			if err := unix.Capset(&hdr, &data[0]); err != nil {
+				t.Error(err)
+			}
+		})
+	}()
+	<-done
+}
+
+// changeOwner is a set of capabilities.
+const changeOwner = 1 << unix.CAP_CHOWN

@@ -16,10 +16,8 @@ const (
 	DefaultControl = "/run/ipoibd/control.sock"
 	// DefaultCoordinator serves real HCAs: no other process uses a software HCA.
 	DefaultCoordinator = "/run/ipoibd/reset"
-	// DefaultSharePort is the directory of --share-port without a value.
-	DefaultSharePort = "/run/ipoibd/share"
-	DefaultDevice    = SoftHCA
-	DefaultName      = "ib0"
+	DefaultDevice      = SoftHCA
+	DefaultName        = "ib0"
 
 	// MaxLanes bounds the lanes of a software HCA.
 	MaxLanes = transport.MaxLanes

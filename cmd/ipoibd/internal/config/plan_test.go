@@ -65,8 +65,6 @@ func TestPlanOfEachField(t *testing.T) {
 		"standard_mtu":       {func(d *Device) { d.StandardMTU = true }, "rebuilt"},
 		"peers":              {func(d *Device) { d.Peers = []string{"10.0.0.3"} }, "changed"},
 		"known_peers_only":   {func(d *Device) { d.KnownPeersOnly = true }, "rebuilt"},
-		"share_port":         {func(d *Device) { d.SharePort = "/run/s" }, "rebuilt"},
-		"exact_ids":          {func(d *Device) { d.ExactIDs = true }, "rebuilt"},
 		"lanes":              {func(d *Device) { d.Lanes = 2 }, "rebuilt"},
 		"reset":              {func(d *Device) { d.Reset = ResetPCI }, "rebuilt"},
 		"coordinator":        {func(d *Device) { d.Coordinator = "/run/c" }, "rebuilt"},

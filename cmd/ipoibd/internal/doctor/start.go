@@ -178,7 +178,7 @@ func portTaken(f *Facts) (out []Finding) {
 		}
 		x := Finding{
 			device: d.Name, Subject: d.Underlay, What: "UDP port 4791, which the software HCA needs, is already in use", Evidence: taken.Error(),
-			Advice: "stop what uses it, or run the daemon in another network namespace; daemons of one user can share the port with --share-port", Command: "ss -ulpn sport = :4791",
+			Advice: "stop what uses it, serve all interfaces of an underlay with one daemon, or run this one in another network namespace", Command: "ss -ulpn sport = :4791",
 		}
 		switch pid := pidIn(taken.Holders); {
 		case pid != "":

@@ -10,10 +10,6 @@ const (
 	NoticeUnresolved       = "unresolved_peer"   // the name of a peer cannot be looked up
 	NoticeSilent           = "silent"            // no packet from any peer yet
 	NoticeSendBuffer       = "send_buffer"       // it is small
-	NoticePortShared       = "port_stranger"     // a process that is not a daemon shares the UDP port
-	NoticePortUnshared     = "port_unshared"     // the UDP port could not be shared
-	NoticePortOpen         = "port_open"         // any process of the user may share the UDP port
-	NoticeJoined           = "joined_datagrams"  // the underlay joins datagrams of several daemons
 	NoticeOneSocket        = "one_socket"        // all lanes have one socket
 	NoticeNoSegmentation   = "no_segmentation"   // of UDP, by the kernel
 	NoticePathMTU          = "path_mtu"          // the path to a peer carries less than the MTU

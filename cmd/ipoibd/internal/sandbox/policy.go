@@ -101,14 +101,8 @@ func (p *Policy) addDevice(d *config.Device) {
 			p.Write = append(p.Write, sysDir)
 		}
 	}
-	if d.SharePort != "" {
-		p.Private = append(p.Private, d.SharePort)
-	}
-	if d.SharePort != "" || d.Lanes > 1 { // sockets get an owner of their own
+	if d.Lanes > 1 { // sockets get an owner of their own
 		p.Capabilities = append(p.Capabilities, capability.CAP_CHOWN)
-	}
-	if d.SharePort != "" || d.ExactIDs {
-		p.addBPF()
 	}
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {
 		p.Read = append(p.Read, "/etc", resolvConf) // it may be a link to another directory

@@ -32,20 +32,12 @@ func TestNeeds(t *testing.T) {
 			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},
 		{
-			"eBPF for identifications", "devices: [{name: soft, exact_ids: true}]\n" + lean,
-			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net]",
-		},
-		{
 			"following", "devices: [{name: soft}]\ninterfaces: [{name: ib0, ebpf: false}, {name: ib1, ebpf: false, follow: true}]\n",
 			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[] write[/run/ipoibd] private[] devices[/dev/net]",
 		},
 		{
 			"lanes", "devices: [{name: soft, lanes: 2}]\n" + lean,
 			"CHOWN NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net]",
-		},
-		{
-			"a shared port", "devices: [{name: soft, share_port: /s}]\n" + lean,
-			"CHOWN NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[/s] devices[/dev/net]",
 		},
 		{
 			"peers by address", "devices: [{name: soft, peers: [192.0.2.1, 'fd00::1']}]\n" + lean,

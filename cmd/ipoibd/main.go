@@ -101,7 +101,7 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
-		runCommand(), doctorCommand(), statusCommand(), topCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		runCommand(), doctorCommand(), bugReportCommand(), statusCommand(), topCommand(), peersCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
 		captureCommand(), pingCommand(), resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(), installCNICommand(),
 	)
 	for _, cmd := range root.Commands() {

@@ -59,13 +59,13 @@ func captureCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd)
-	bindName(cmd, &q.Interface, "interface", "interface to capture from (default: the only one)")
+	bindName(cmd, &q.Interface, "interface", "i", "interface to capture from (default: the only one)")
 	f := cmd.Flags()
 	f.StringSliceVar(&q.Levels, "level", []string{record.IPoIB.String()}, "what to show: "+strings.Join(record.Levels(), ", ")+"; separate several by commas")
-	f.StringVar(&path, "write", "-", "file to create or replace; -: standard output")
-	f.Uint64Var(&q.Count, "count", 0, "end after this many packets (default: no limit)")
+	f.StringVarP(&path, "write", "w", "-", "file to create or replace; -: standard output")
+	f.Uint64VarP(&q.Count, "count", "c", 0, "end after this many packets (default: no limit)")
 	f.DurationVar(&duration, "duration", 0, "end after this long (default: no limit)")
-	f.IntVar(&q.Snaplen, "snaplen", capture.MaxSnaplen, "bytes of each packet to write")
+	f.IntVarP(&q.Snaplen, "snaplen", "s", capture.MaxSnaplen, "bytes of each packet to write")
 	f.StringVar(&q.Direction, "direction", capture.DirectionBoth, "in (to the host), out (from the host) or both")
 	f.StringVar(&q.Filter, "filter", "", "capture only what matches this expression of pcap-filter(7); needs tcpdump to compile it")
 	f.StringVar(&q.BPF, "bpf", "", "a filter as a program: the output of 'tcpdump -y EN10MB -ddd EXPRESSION'")

@@ -101,7 +101,7 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
-		runCommand(), doctorCommand(), statusCommand(), topCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		runCommand(), doctorCommand(), bugReportCommand(), statusCommand(), topCommand(), peersCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
 		captureCommand(), pingCommand(), resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(), installCNICommand(),
 	)
 	for _, cmd := range root.Commands() {
@@ -206,8 +206,9 @@ func socket(cmd *cobra.Command) string { return cmd.Flag("control").Value.String
 
 // bindName adds the flag "interface" or "device", whose values are the names that the
 // daemon knows.
-func bindName(cmd *cobra.Command, into *string, flag, usage string) {
-	cmd.Flags().StringVar(into, flag, "", usage)
+// The shorthand may be empty.
+func bindName(cmd *cobra.Command, into *string, flag, shorthand, usage string) {
+	cmd.Flags().StringVarP(into, flag, shorthand, "", usage)
 	completeFlag(cmd, flag, func() []string {
 		names, _ := known(cmd, flag) // without a daemon, no name is completed
 		return names

@@ -191,11 +191,33 @@ func noAddress(f *Facts) (out []Finding) {
 		return nil
 	}
 	for _, x := range f.Interfaces {
-		if n := f.netdev(x.Name); n != nil && n.Up && !n.Enslaved && len(n.global()) == 0 {
+		if n := f.netdev(x.Name); n != nil && n.Up && n.Master == "" && len(n.global()) == 0 {
 			out = append(out, Finding{
 				device: x.Device, Subject: x.Name, What: "the interface has no address, so the host does not use it", Evidence: fmt.Sprintf("%s has no address but link-local ones", n.Name),
 				Advice: "assign one", Command: command("ip address add ADDRESS/PREFIX dev %s", x.Name),
 			})
+		}
+	}
+	return out
+}
+
+// bridgeMTU finds ports of the bridge of an interface with a larger MTU. A bridge drops what is too
+// long for a port without an ICMP error.
+func bridgeMTU(f *Facts) (out []Finding) {
+	for _, x := range f.Interfaces {
+		n := f.netdev(x.Name)
+		if n == nil || n.Master == "" {
+			continue
+		}
+		for _, other := range f.Netdevs {
+			if other.Master == n.Master && other.MTU > n.MTU {
+				out = append(out, Finding{
+					device: x.Device, Subject: x.Name, What: "a port of the same bridge has a larger MTU, so packets that are too long for the interface vanish without an ICMP error",
+					Evidence: fmt.Sprintf("the MTU of %s is %d, that of %s is %d; both are ports of %s", n.Name, n.MTU, other.Name, other.MTU, n.Master),
+					Advice:   "set the same MTU on that port, and in the guest or container behind it (DHCP option 26 can)", Command: command("ip link set %s mtu %d", other.Name, n.MTU),
+				})
+				break
+			}
 		}
 	}
 	return out

@@ -1,13 +1,16 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 )
 
 // traffic is what a device has counted.
@@ -196,4 +199,51 @@ func alone(f *Facts) []Finding {
 		}
 		return &Finding{What: "the daemon has not heard from any other host", Evidence: text, Advice: "if there should be other hosts, name them", Command: "ipoibd run --peer ADDRESS"}
 	})
+}
+
+// maxDrops bounds how many counters the evidence of one finding names.
+const maxDrops = 8
+
+// drops finds every drop counter that grew while the daemon was watched.
+func drops(f *Facts) (out []Finding) {
+	add := func(device, subject string, lost []string) {
+		if len(lost) == 0 {
+			return
+		}
+		if more := len(lost) - maxDrops; more > 0 {
+			lost = append(lost[:maxDrops:maxDrops], fmt.Sprintf("%d more counters", more))
+		}
+		out = append(out, Finding{
+			device: device, Subject: subject, What: fmt.Sprintf("frames were dropped in the %s that the counters were watched", f.Watched), Evidence: strings.Join(lost, "\n"),
+			Advice: "look up the counters in docs/counters.md if these frames should have arrived", Command: f.asks("status", "-v"),
+		})
+	}
+	for _, t := range f.reported() {
+		if t.earlier != nil {
+			add(t.device.Name, t.device.Name, grownDrops(t.earlier.Counters, t.device.Counters, docs.DeviceCounter))
+		}
+		for _, x := range t.interfaces {
+			if e := f.before(x); e != nil {
+				lost := append(grownDrops(e.Counters, x.Counters, docs.InterfaceCounter), grownDrops(e.Kernel, x.Kernel, docs.InterfaceCounter)...)
+				add(t.device.Name, x.Name, lost)
+			}
+		}
+	}
+	return out
+}
+
+// grownDrops describes the counters of lost frames that grew, those that grew most first.
+func grownDrops(earlier, later report.Counters, meaning func(string) string) (lost []string) {
+	grown := map[string]uint64{}
+	for name, n := range later {
+		drop := strings.Contains(name, "_drop") || strings.HasPrefix(name, "kernel_") && strings.HasSuffix(name, "_errors")
+		if was := earlier[name].Value; drop && n.Value > was {
+			grown[name] = n.Value - was
+		}
+	}
+	most := func(a, b string) int { return cmp.Or(cmp.Compare(grown[b], grown[a]), cmp.Compare(a, b)) }
+	for _, name := range slices.SortedFunc(maps.Keys(grown), most) {
+		lost = append(lost, strings.TrimSuffix(fmt.Sprintf("%s grew by %d to %d: %s", name, grown[name], later[name].Value, meaning(name)), ": "))
+	}
+	return lost
 }

@@ -32,8 +32,8 @@
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver stops accepting clients,
-// and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
+// A hand-over to another process (package handover) excludes changes. The giver waits until no interface and no
+// device is on its way to another state; stops accepting clients, and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
 // pauses the receiving of HCAs; and offers its configuration, the state of each part and their
 // descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part was
 // told that another process continues it. The taker runs the giver's configuration first, and then

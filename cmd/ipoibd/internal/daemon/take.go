@@ -18,10 +18,10 @@ import (
 	"ipoibd/hca"
 )
 
-// settleLimit bounds how long the control socket and the metrics are not served after a hand-over,
+// serveLimit bounds how long the control socket and the metrics are not served after a hand-over,
 // because the interfaces that were up are not up again yet. It takes milliseconds. Meanwhile, clients
 // wait to be accepted.
-const settleLimit = time.Second
+const serveLimit = time.Second
 
 // goneTries and gonePause bound the attempts to take over from a daemon that ends just then.
 const (
@@ -218,6 +218,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 		}
 	}
 	dev.before = e.Before
+	dev.Inherit(e.Ladder)
 	return dev.slot.Inherit(e.HCA, fds, await)
 }
 
@@ -239,7 +240,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		d.opts.Log.Warn("systemd: cannot notify", "err", err)
 	}
 	began := time.Now()
-	for !d.settled(x) && time.Since(began) < settleLimit && d.running.Err() == nil {
+	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))

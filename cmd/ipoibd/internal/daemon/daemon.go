@@ -92,14 +92,15 @@ type Options struct {
 // daemon is a running daemon.
 type daemon struct {
 	fleet
-	opts    Options
-	started time.Time
-	control *control.Server
-	metrics *metrics.Server // nil: not over TCP
-	journal *journal.Journal
-	resting atomic.Bool // suspended by the operator
-	noBPF   sync.Once   // logs that eBPF is not available
-	given   atomic.Bool // another process continues everything
+	opts     Options
+	started  time.Time
+	control  *control.Server
+	metrics  *metrics.Server // nil: not over TCP
+	journal  *journal.Journal
+	resting  atomic.Bool // suspended by the operator
+	noBPF    sync.Once   // logs that eBPF is not available
+	given    atomic.Bool // another process continues everything
+	lastGive failedGive  // guarded by changing
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc

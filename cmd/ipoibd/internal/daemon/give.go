@@ -28,6 +28,9 @@ const (
 	settleLimit = 2 * time.Second
 	// settlePause is the pause before they are asked again.
 	settlePause = 2 * time.Millisecond
+	// givePause is how long after a hand-over that has failed although traffic had stopped for it no other one
+	// is begun. Otherwise a program that asks and then stalls could stop traffic most of the time.
+	givePause = 10 * time.Second
 	// standLimit bounds how long traffic stands still, from when the first interface parks until the taker
 	// has everything. It takes some 10 ms, or ten times as long on a busy machine.
 	standLimit = 3 * time.Second
@@ -98,6 +101,9 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	if d.running.Err() != nil {
 		return errStopping
 	}
+	if err := d.lastGive.allows(time.Now()); err != nil {
+		return err
+	}
 	conn, err := accept()
 	if err != nil {
 		return err
@@ -109,7 +115,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	}
 	began := time.Now()
 	if err := d.give(g); err != nil {
-		d.opts.Log.Error("not handed over; this process continues", "to", g.PID, "err", err, "after", time.Since(began))
+		d.opts.Log.Error("not handed over; this process continues; if the new one cannot take over, stop this one and start the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
 		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("not handed over to process %d: %v", g.PID, err)})
 		return nil
 	}
@@ -118,6 +124,28 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 		d.opts.Log.Warn("systemd: cannot notify", "err", err)
 	}
 	d.end(nil) // before d.changing is free
+	return nil
+}
+
+// failedGive is the last hand-over that has failed although traffic had stopped for it.
+type failedGive struct {
+	giver *handover.Giver // nil: there was none
+	at    time.Time
+}
+
+// allows returns why no other hand-over may begin now, or nil.
+func (f failedGive) allows(now time.Time) error {
+	if f.giver == nil {
+		return nil
+	}
+	select {
+	case <-f.giver.Done():
+	default: // it has the descriptors, and does not know that it must not use them
+		return fmt.Errorf("%w: process %d has not noticed that it could not take over; end it", control.ErrUnavailable, f.giver.PID)
+	}
+	if left := f.at.Add(givePause).Sub(now); left > 0 {
+		return fmt.Errorf("%w: the last hand-over, to process %d, has failed, and the log says why; try again in %s", control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
+	}
 	return nil
 }
 
@@ -144,6 +172,7 @@ func (d *daemon) give(g *handover.Giver) error {
 		p.resume()
 		d.resumeServers()
 		g.Withdraw(err)
+		d.lastGive = failedGive{g, time.Now()}
 		return err
 	}
 	d.given.Store(true)

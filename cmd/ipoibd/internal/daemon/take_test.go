@@ -10,6 +10,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link/linktest/nstest"
@@ -224,5 +225,62 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 	must(t, control.Post(t.Context(), cfg.Control, &control.ResumeRequest{}))
 	r.waitState(0, "up")
 	r.waitState(1, "up")
+	r.stop()
+}
+
+// A state of another version is understood: what it has in addition is ignored, and what it lacks has the
+// default, not zero.
+func TestEstateOfAnotherVersion(t *testing.T) {
+	cfg := configure(t, "ib0")
+	text, err := json.Marshal(estate{Config: *cfg, Devices: make([]estateDevice, 1), Interfaces: make([]estateInterface, 1)})
+	must(t, err)
+	var all map[string]any
+	must(t, json.Unmarshal(text, &all))
+	all["Newer"] = 1
+	c := all["Config"].(map[string]any)
+	f, dev := c["Interfaces"].([]any)[0].(map[string]any), c["Devices"].([]any)[0].(map[string]any)
+	f["Newer"], dev["Newer"] = []int{1}, map[string]any{"a": 1}
+	delete(f, "EBPF")
+	delete(dev, "GiveUpAfter")
+	delete(all, "Left")
+	text, err = json.Marshal(all)
+	must(t, err)
+	var e estate
+	must(t, e.decode(text))
+	must(t, e.check(cfg))
+	if !reflect.DeepEqual(e.Config, *cfg) {
+		t.Errorf("%+v\nwant\n%+v", e.Config, *cfg)
+	}
+	for _, bad := range []string{"", "[]", `{"Config":{"Devices":[1]}}`} {
+		if err := new(estate).decode([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+// After a hand-over for which traffic has stopped in vain there is a pause before the next one, and the
+// refusal says for how long.
+func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	cfg := configure(t, "ib0")
+	cfg.Interfaces[0].Up = true
+	r := start(t, cfg, options())
+	r.waitState(0, "up")
+	conn, err := control.AskHandOver(t.Context(), cfg.Control)
+	must(t, err)
+	taker, err := handover.Take(t.Context(), conn)
+	must(t, err)
+	handover.CloseAll(taker.FDs)
+	taker.Fail()
+	r.waitState(0, "up")
+	opts := options()
+	opts.TakeOver = true
+	if err := Run(t.Context(), cfg, opts); err == nil || !strings.Contains(err.Error(), "try again in 10s") && !strings.Contains(err.Error(), "try again in 9s") || !strings.Contains(err.Error(), "stop the running daemon") {
+		t.Errorf("a hand-over right after one that failed: %v", err)
+	}
+	r.waitState(0, "up")
 	r.stop()
 }

@@ -32,8 +32,8 @@
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver stops accepting clients,
-// and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
+// A hand-over to another process (package handover) excludes changes. The giver waits until no interface and no
+// device is on its way to another state; stops accepting clients, and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
 // pauses the receiving of HCAs; and offers its configuration, the state of each part and their
 // descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part was
 // told that another process continues it. The taker runs the giver's configuration first, and then
@@ -92,14 +92,15 @@ type Options struct {
 // daemon is a running daemon.
 type daemon struct {
 	fleet
-	opts    Options
-	started time.Time
-	control *control.Server
-	metrics *metrics.Server // nil: not over TCP
-	journal *journal.Journal
-	resting atomic.Bool // suspended by the operator
-	noBPF   sync.Once   // logs that eBPF is not available
-	given   atomic.Bool // another process continues everything
+	opts     Options
+	started  time.Time
+	control  *control.Server
+	metrics  *metrics.Server // nil: not over TCP
+	journal  *journal.Journal
+	resting  atomic.Bool // suspended by the operator
+	noBPF    sync.Once   // logs that eBPF is not available
+	given    atomic.Bool // another process continues everything
+	lastGive failedGive  // guarded by changing
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc

@@ -116,7 +116,8 @@ type Device struct {
 	shared    atomic.Pointer[sharer]
 	locks     func(resetlock.Config) (sharer, error)
 	opens     atomic.Uint64
-	suspended bool // Run begins suspended
+	suspended bool                     // Run begins suspended
+	inherited *qprecovery.HandedDevice // what Run continues; nil: it begins with a device that was never open
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 

@@ -47,10 +47,14 @@ const noDeadline = time.Hour
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
 	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
-	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
+	cfg := qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
-	})
+	}
+	o.machine = qprecovery.NewDeviceLadder(time.Now(), cfg)
+	if d.inherited != nil {
+		o.machine = qprecovery.InheritDeviceLadder(time.Now(), cfg, *d.inherited)
+	}
 	if d.suspended {
 		o.commands++
 		o.answers[o.commands] = make(chan error, 1) // buffered, because no goroutine receives from it

@@ -22,8 +22,6 @@ const (
 	// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
 	// once, or drops what finds the socket full for 5 ms.
 	flushLimit = 20 * time.Millisecond
-	// settlePause is the pause before an interface is asked again whether it can be handed over.
-	settlePause = 2 * time.Millisecond
 	// handlesLimit bounds the wait for the address handles of inherited peers. Without them, only
 	// the first segment of a large frame is kept until its handle is there.
 	handlesLimit = 20 * time.Millisecond
@@ -38,6 +36,7 @@ type State struct {
 	Segments int // bound of the segments of a large frame
 	Peers    []neigh.PeerInfo
 	Before   Before
+	Ladder   qprecovery.Handed
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -104,30 +103,36 @@ func (h *heir) awaitHandles(n *neighbours) {
 type Parked struct {
 	f     *Iface
 	calls chan func() // Run calls them; closed: it continues
+	stale bool        // the host's frames were being dropped
 }
 
-// Park stops Run when no recovery and no other work is under way, and completes what was posted. From
-// then on the interface sends nothing, but still receives. Errors: the error of ctx, with the reason
-// why it could not be parked; why the interface has ended.
-func (f *Iface) Park(ctx context.Context) (*Parked, error) {
+// CanPark returns nil if Park would stop the interface now. It stops nothing. Errors: ErrUnsettled with the
+// reason, the error of ctx, why the interface has ended.
+func (f *Iface) CanPark(ctx context.Context) (err error) {
 	if _, ok := f.host.tap.(handable); !ok {
-		return nil, fmt.Errorf("a %T cannot be handed over", f.host.tap)
+		return fmt.Errorf("a %T cannot be handed over", f.host.tap)
 	}
+	if ended := f.do(ctx, func() { err = f.rec.unsettled() }); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// Park stops Run unless a recovery or other work is under way, and completes what was posted. From
+// then on the interface sends nothing, but still receives. Errors: those of CanPark.
+func (f *Iface) Park(ctx context.Context) (*Parked, error) {
 	p := &Parked{f: f, calls: make(chan func())}
-	why := errors.New("the interface does not answer")
-	for {
-		reply := make(chan error, 1)
-		select {
-		case f.queries <- func() { p.wait(reply) }:
-			if why = <-reply; why == nil {
-				return p, nil
-			}
-		case <-f.done:
-			return nil, cmp.Or(f.end, errEnded)
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", why, ctx.Err())
+	reply := make(chan error, 1)
+	select {
+	case f.queries <- func() { p.wait(reply) }:
+		if err := <-reply; err != nil {
+			return nil, err
 		}
-		time.Sleep(settlePause)
+		return p, nil
+	case <-f.done:
+		return nil, cmp.Or(f.end, errEnded)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the interface does not answer: %w", ctx.Err())
 	}
 }
 
@@ -137,6 +142,8 @@ func (p *Parked) wait(reply chan<- error) {
 		reply <- err
 		return
 	}
+	p.stale = p.f.lanes[0].stale.running
+	p.f.lanes.discard(false)
 	p.f.lanes.hold()
 	p.f.flush()
 	reply <- nil
@@ -152,18 +159,22 @@ func (p *Parked) do(call func()) {
 	<-done
 }
 
-// unsettled returns why the interface cannot be handed over now, or nil.
+// ErrUnsettled means that an interface cannot be handed over now, but perhaps in a moment.
+var ErrUnsettled = errors.New("not now")
+
+// unsettled returns why the interface cannot be handed over now, or nil. One that waits for its device has
+// nothing in flight (R26).
 func (r *recovery) unsettled() error {
-	state := r.ladder.State()
+	_, ok := r.ladder.HandOver(time.Now())
 	switch {
 	case !r.f.host.now.Present:
-		return errors.New("the interface is still starting")
+		return fmt.Errorf("%w: the interface is still starting", ErrUnsettled)
 	case r.worker.busy > 0 || r.f.host.worker.busy > 0 || r.coming != nil || len(r.later) > 0 || r.badClient.held != nil:
-		return errors.New("the interface is changing its state")
-	case r.att == nil && state == qprecovery.Idle, r.att != nil && state == qprecovery.Healthy:
+		return fmt.Errorf("%w: the interface is changing its state", ErrUnsettled)
+	case ok && (r.att != nil) == (r.ladder.State() == qprecovery.Healthy):
 		return nil
 	}
-	return fmt.Errorf("the interface is recovering: %s", state)
+	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
 }
 
 // flush completes what was posted to the queue pair. The transmit pumps are halted.
@@ -202,6 +213,8 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
+	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
+	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
 	s.TAP, fds, err = f.host.tap.(handable).HandOver()
 	return s, fds, err
 }
@@ -268,7 +281,12 @@ func (f *Iface) countedOnTAP() Before {
 
 // Resume ends the parking: the interface continues where it stopped.
 func (p *Parked) Resume() {
-	p.do(p.f.rec.flow)
+	p.do(func() {
+		p.f.rec.flow()
+		if p.stale {
+			p.f.lanes.discard(true)
+		}
+	})
 	close(p.calls)
 }
 
@@ -305,6 +323,10 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 	f.host.custody.wantCarrier = s.TAP.Carrier
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
+	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)
+	if s.QPN == 0 {
+		f.rec.beginStale(time.Now()) // there may be frames that the other process has not dropped yet
+	}
 	if cfg.EBPF {
 		f.attachPrograms(tap, env)
 	}

@@ -61,6 +61,7 @@ type ladder interface {
 	Reason() qprecovery.Reason
 	History() []qprecovery.Record
 	Counts() qprecovery.Counts
+	HandOver(now time.Time) (h qprecovery.Handed, ok bool)
 }
 
 // deadline returns when to call expire.

@@ -16,8 +16,8 @@ type Options struct {
 	// resolution of the neighbour; 0 means 5 s.
 	AHTimeout time.Duration
 	// HostTimeout is how long verbs may take that wait for this machine in addition to
-	// the device: registering memory, which finds and pins pages, and query_port, for
-	// which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
+	// the device: opening it, registering memory, which finds and pins pages, and query_port,
+	// for which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
 	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 0 means 5 s.
 	HostTimeout time.Duration
 	// AHStuck is an upper bound for the delay that a peer can cause in the creation

@@ -9,7 +9,7 @@ import (
 // openDevice is the verb of Open.
 const openDevice = "open_device"
 
-// Open opens a device with open, and wraps it. Open blocks for at most Options.HostTimeout; then it
+// Open opens a device with open, and wraps it. Open blocks for at most Options.OpenTimeout; then it
 // abandons open, returns an error that wraps [hca.ErrStuck], and counts a zombie until open returns.
 // A device that opens late is closed. While there are too many zombies, Open returns the error of
 // [Zombies.Room].
@@ -34,7 +34,7 @@ func Open(ctx context.Context, open func(context.Context) (hca.Device, error), o
 			opts.Zombies.n.Add(-1)
 		}
 	}()
-	p := newPatience(opts.HostTimeout)
+	p := newPatience(opts.OpenTimeout)
 	defer p.timer.Stop()
 	for {
 		select {

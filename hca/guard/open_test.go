@@ -26,7 +26,7 @@ func TestR19OpenThatHangs(t *testing.T) {
 				<-release
 				return f, nil
 			}, guard.Options{Zombies: &zombies})
-			if took := time.Since(start); errors.Is(err, hca.ErrStuck) && took != guard.DefaultHostTimeout {
+			if took := time.Since(start); errors.Is(err, hca.ErrStuck) && took != guard.DefaultOpenTimeout {
 				t.Errorf("abandoned after %v", took)
 			}
 			return err

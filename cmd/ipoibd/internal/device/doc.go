@@ -21,7 +21,8 @@
 //	Close                  | fails the session if it does not      | Closed
 //	                       | work; takes it from the view; closes  |
 //	                       | it when the users have released it    |
-//	Abandon                | closes it without them                | Closed
+//	Abandon                | closes it without them, or no longer  | Closed, or none
+//	                       | waits for the opening                 |
 //	RequestReset, Released | passes them to the locks              | ResetPending, ResetEnded,
 //	                       |                                       | GraceOver
 //	Refresh                | reads the list                        | Listed
@@ -62,14 +63,15 @@
 //	goroutine | how many           | ends with
 //	Run       | 1                  | its context, once the users have released the HCA
 //	events    | 1 per open session | the closing of the session
-//	opening   | at most 1          | the answer of the Opener
+//	opening   | at most 1          | the answer of the Opener, or after 10 s
 //	closing   | 1 per session      | the release by the users, or their being abandoned
 //	reset     | at most 1          | the return of Config.Reset or Complete
 //	list      | at most 1          | the answer of the Lister
 //	check     | 1 per session      | the port's answer, or after 5 s
 //
-// They report to Run by messages. While one call of the Opener is stuck, no other is started.
-// An HCA that it returns too late is closed, and so is an HCA other than the known one.
+// They report to Run by messages. A call of the Opener that is stuck is abandoned and counts as
+// a zombie (package guard). An HCA that it returns too late is closed, and so is an HCA other
+// than the known one.
 //
 // # Endpoints
 //

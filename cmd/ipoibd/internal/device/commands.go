@@ -30,9 +30,10 @@ var (
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset requests a reset of the device, or, if it is absent, an immediate search for it. It returns once the request is accepted. Requests during a reset are merged into
-// it (R15). Errors: [ErrNotOpen] if it was never open and is absent; [ErrSuspended],
-// [ErrEnded], the error of ctx.
+// Reset requests a reset of the device, or, if it is absent, an immediate search for it. It
+// returns once the request is accepted. Requests during a reset are merged into it (R15).
+// Errors: [ErrNotOpen] if it was never open and is absent; [ErrSuspended], [ErrEnded], the
+// error of ctx.
 func (d *Device) Reset(ctx context.Context) error { return d.command(ctx, qprecovery.DoReset) }
 
 // Recover retries a device that was given up, at once and then for as long as Run usually

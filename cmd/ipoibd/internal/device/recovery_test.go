@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -426,4 +427,32 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 			t.Errorf("unplugged: %v", err)
 		}
 	})
+}
+
+// A request about a session that has ended does not displace another interface's request about the
+// present one, nor the reverse, before Run receives either (R15).
+func TestR15StaleRequestDisplacesNone(t *testing.T) {
+	for _, staleFirst := range []bool{true, false} {
+		bubble(t, nil, func(b *bench) {
+			if err := b.Reset(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			now := b.healthy(soon).Instance
+			release, err := b.Park(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if staleFirst {
+				b.Device.Ask(now-1, qprecovery.ReasonVerbFailed)
+			}
+			b.Device.Ask(now, qprecovery.ReasonVerbStuck)
+			if !staleFirst {
+				b.Device.Ask(now-1, qprecovery.ReasonVerbFailed)
+			}
+			release()
+			synctest.Wait()
+			b.healthy(soon)
+			b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbStuck))
+		})
+	}
 }

@@ -33,8 +33,10 @@ const (
 	// keeps failing although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
 	resetPauseMost  = 5 * time.Minute
-	// checkEvery is the time between the answer to a Check and the next one (R8).
+	// checkEvery is the time between the answer to a Check and the next one (R8). After a
+	// check that failed it doubles from checkFirst, because a port may have changed (R24).
 	checkEvery = 2 * time.Second
+	checkFirst = 100 * time.Millisecond
 )
 
 // DeviceConfig of a [DeviceLadder].
@@ -64,9 +66,9 @@ type DeviceLadder struct {
 	rung  Rung
 
 	op    operation
-	gen   uint32    // of the session opened last, or being opened
-	check time.Time // when a healthy device is checked next; zero: a Check is unanswered
-	early Reason    // of a fault of the device that is being opened
+	gen   uint32 // of the session opened last, or being opened
+	check checks
+	early Reason // of a fault of the device that is being opened
 	wait  wait
 
 	session    session
@@ -75,6 +77,13 @@ type DeviceLadder struct {
 	suspension suspension
 	budget     resetBudget
 	history    history
+}
+
+// checks plans the checks of a healthy device.
+type checks struct {
+	due   time.Time     // of the next one; zero: one is unanswered
+	again bool          // a port has changed since that one was requested
+	pause time.Duration // after the latest one, which failed; 0: it succeeded
 }
 
 // wait is the state of the wait rung. It is extended once, by waitMore, if this process was
@@ -136,7 +145,7 @@ func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = Earlier(d.op.due, d.session.patience.due)
 	switch d.state { //nolint:exhaustive // the others have no further timer
 	case DeviceHealthy:
-		at = Earlier(at, d.check)
+		at = Earlier(at, d.check.due)
 	case DeviceWaiting:
 		at = Earlier(at, d.wait.due)
 	}
@@ -224,12 +233,17 @@ func (d *DeviceLadder) advance() {
 	}
 }
 
-// fault handles a classified error. It absorbs errors that are not the device's.
+// fault handles a classified error or event. It checks the device at once after an event of a
+// port, and absorbs what is not the device's.
 func (d *DeviceLadder) fault(ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
+	case ev.Class == ClassPort && d.state == DeviceHealthy:
+		if d.check.again = d.check.due.IsZero(); !d.check.again {
+			d.check.due = d.now
+		}
 	case c.cause != causeDevice:
 		d.history.counts.Absorbed++
 	default:
@@ -251,7 +265,7 @@ func (d *DeviceLadder) fail(since time.Time, why Reason) {
 }
 
 // checked handles the result of a Check, and plans the next one while the device is
-// healthy. It ignores errors that are not the device's.
+// healthy. After an error that is not the device's, that is soon.
 func (d *DeviceLadder) checked(ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
@@ -259,7 +273,17 @@ func (d *DeviceLadder) checked(ev Checked) {
 	case ev.Class.OfDevice():
 		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
 	case d.state == DeviceHealthy:
-		d.check = d.now.Add(checkEvery)
+		wait := checkEvery
+		if ev.Class != ClassSuccess {
+			wait = BackOff(d.check.pause, checkFirst, checkEvery)
+			d.check.pause = wait
+		} else {
+			d.check.pause = 0
+		}
+		if d.check.again {
+			wait = 0
+		}
+		d.check.again, d.check.due = false, d.now.Add(wait)
 	}
 }
 

@@ -111,7 +111,8 @@ type Open struct {
 // Refresh reads the list of devices again. The answer is [Listed] with this Op (R24).
 type Refresh struct{ Op uint64 }
 
-// Check calls a cheap verb on the session of generation Gen. The answer is [Checked].
+// Check queries the ports of the session of generation Gen, and publishes the answer. Then [Checked]
+// reports the result.
 type Check struct{ Gen uint32 }
 
 // GiveUp reports that the wait for the device has ended without success.

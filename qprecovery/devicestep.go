@@ -159,7 +159,7 @@ func (d *DeviceLadder) healthy() {
 	d.rung = RungNone
 	d.budget.healthy(d.now)
 	d.wait, d.list.foreign = wait{}, nil
-	d.check = d.now.Add(checkEvery)
+	d.check = checks{due: d.now.Add(checkEvery)}
 	if early := d.early; early != ReasonNone {
 		d.early = ReasonNone
 		d.apply(deviceCauseFault, early)
@@ -220,8 +220,8 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 // expire handles the deadlines that are due.
 func (d *DeviceLadder) expire() {
 	d.endWait()
-	if d.state == DeviceHealthy && due(d.now, d.check) {
-		d.check = time.Time{}
+	if d.state == DeviceHealthy && due(d.now, d.check.due) {
+		d.check.due = time.Time{}
 		d.emit(Check{d.gen})
 	}
 	if p := &d.session.patience; due(d.now, p.due) && !p.extend(d.now) {

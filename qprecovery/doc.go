@@ -69,8 +69,10 @@
 // memory.
 //
 // The device is also monitored as a whole, whether or not an interface uses it: while
-// it is healthy, the shell calls a cheap verb two seconds after the previous one has
-// returned ([Check]).
+// it is healthy, the shell queries its ports two seconds after the previous query has
+// returned ([Check]), and at once after an event of a port. The answer is believed, whatever
+// the events said (R24): an event may be lost. A query that failed is repeated after 0.1, 0.2,
+// ... 2 s.
 //
 // # Escalation
 //

@@ -26,7 +26,7 @@
 //	RequestReset, Released | passes them to the locks              | ResetPending, ResetEnded,
 //	                       |                                       | GraceOver
 //	Refresh                | reads the list                        | Listed
-//	Check                  | queries a port                        | Checked
+//	Check                  | queries the ports, publishes them     | Checked
 //	Entered, Ended, Paused | writes journal and log                |
 //	GiveUp, ReportForeign  |                                       |
 //	Answer                 | returns from Reset, Recover, Suspend, |
@@ -40,9 +40,10 @@
 //
 // # Health
 //
-// While the device is healthy, the machine has a port queried two seconds after the last
-// answer, whether or not an interface is up. A query that reports an error of the device, or
-// takes longer than 5 s, is a failure of the device like any other.
+// While the device is healthy, the machine has its ports queried two seconds after the last
+// answer, and after each event of a port, whether or not an interface is up. The view shows what
+// the last query has returned. A query that reports an error of the device, or hangs (package
+// guard), is a failure of the device like any other.
 //
 // # Closing
 //

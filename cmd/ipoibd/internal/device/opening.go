@@ -119,6 +119,9 @@ func (o *owner) opened(op uint64, got opened, err error) {
 	if o.cause = err; errors.Is(err, context.Canceled) {
 		o.cause = nil
 	}
+	if o.cause != nil && fmt.Sprint(last) != o.cause.Error() {
+		o.log.Error("cannot open device", "err", err)
+	}
 	if err == nil {
 		attr := got.session.Attr()
 		o.session, o.attr = got.session, &attr
@@ -128,9 +131,6 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.startEvents(o.session)
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
-	if o.cause != nil && fmt.Sprint(last) != o.cause.Error() {
-		o.log.Error("cannot open device", "err", err)
-	}
 }
 
 func (o *owner) logOpen() {

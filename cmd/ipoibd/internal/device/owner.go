@@ -27,13 +27,14 @@ type owner struct {
 	work    sync.WaitGroup
 	late    reset.Event // the result of a reset that came after the end of ctx
 
-	session  *Session        // that is open, or that its users have to release; nil: none
-	ports    []hca.PortAttr  // of session
-	families map[int]string  // of the GID that each port had last, by its index
-	attr     *hca.DeviceAttr // of the last session
-	opening  opening
-	cause    error  // why the last opening or reset failed; nil: it succeeded
-	failure  string // of the reset that was noted last in this recovery; "": none was
+	session   *Session        // that is open, or that its users have to release; nil: none
+	ports     []hca.PortAttr  // of session
+	unqueried *Session        // whose latest query of the ports failed, not because of the device; nil: none
+	families  map[int]string  // of the GID that each port had last, by its index
+	attr      *hca.DeviceAttr // of the last session
+	opening   opening
+	cause     error  // why the last opening or reset failed; nil: it succeeded
+	failure   string // of the reset that was noted last in this recovery; "": none was
 
 	commands uint64                  // so far; numbers them
 	answers  map[uint64]chan<- error // of commands that are not answered

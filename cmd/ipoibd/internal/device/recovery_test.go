@@ -365,13 +365,13 @@ func TestR20EarlierInstance(t *testing.T) {
 		stale := b.Status().Counts.Stale
 		b.onRun(func(o *owner) {
 			o.step(qprecovery.Fault{Gen: uint32(old.Instance), Class: qprecovery.ClassDeviceError})
-			o.portsChanged(old, nil)
+			o.checked(old, uint32(old.Instance), nil, nil)
 		})
 		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire("user") {
 			t.Errorf("%+v", v)
 		}
-		if got := b.Status().Counts.Stale; got != stale+1 {
-			t.Errorf("%d stale events, were %d", got, stale)
+		if got := b.Status().Counts.Stale; got != stale+2 {
+			t.Errorf("%d stale events, were %d, want 2 more", got, stale)
 		}
 	})
 }

@@ -45,6 +45,8 @@
 // for longer than Options.AHStuck. After that time it counts among the other verbs, and a
 // new peer gets its place.
 //
+// [Open] gives open_device a limit in the same way. An opening that is abandoned counts as a zombie.
+//
 // The timeout is measured in quarters. A stall of this process, however long, consumes at
 // most one quarter, so it is not mistaken for a freeze of the device. Posts, Poll, Arm,
 // Wait and Wake are called directly, because they do not wait for hardware.

@@ -24,7 +24,7 @@ type HCA interface {
 	// changed, until ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Open opens the HCA that Find returned. It returns ErrBusy if that may succeed once
-	// another process releases something.
+	// another process releases something. While one call hangs, it may be called again.
 	Open(id qprecovery.Identity) (hca.Device, error)
 	// Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 	Reset(ctx context.Context) error

@@ -87,12 +87,13 @@ func (h *realHCA) Find() (qprecovery.Identity, error) {
 	return id, nil
 }
 
-// own returns the known device, or an error if only another device has its name.
+// own returns the known device, or an error if only another device has its name. If none is known,
+// because it was never open, it is the one with the configured name.
 func (h *realHCA) own() (rdma.Device, error) {
 	id, err := h.Find()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == nil && !id.Same(h.known) {
+	if err == nil && h.known != (qprecovery.Identity{}) && !id.Same(h.known) {
 		err = fmt.Errorf("RDMA device %s has been replaced by another device: %w", id.Name, hca.ErrNoDevice)
 	}
 	return h.last, err
@@ -154,7 +155,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	}
 	now, err := h.kernel.find(id.Name)
 	if err == nil && now.Index+1 != id.Index {
-		err = fmt.Errorf("RDMA device %s was replaced while it was being opened: %w", id.Name, hca.ErrIO)
+		err = fmt.Errorf("RDMA device %s was replaced while it was being opened: %w", id.Name, hca.ErrNoDevice)
 	}
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())

@@ -544,7 +544,7 @@ func TestRealDeviceReplacedWhileOpened(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 		k.during = func() { k.devices = []rdma.Device{rxe("rxe0", 1, rxeGUID)} }
 		_, err := k.newReal(realConfig())
-		if !errors.Is(err, hca.ErrIO) || k.contexts() != 0 {
+		if !errors.Is(err, hca.ErrNoDevice) || k.contexts() != 0 {
 			t.Errorf("%v, %d contexts", err, k.contexts())
 		}
 	})

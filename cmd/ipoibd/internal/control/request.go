@@ -38,7 +38,7 @@ type FaultRequest struct {
 	Kind   string `json:"kind"`             // one of [FaultKinds]
 	After  int    `json:"after,omitempty"`  // opportunities to skip before it strikes
 	Count  int    `json:"count,omitempty"`  // number of times it strikes; 0 means 1
-	Verb   string `json:"verb,omitempty"`   // the verb, for verb_hangs and verb_hangs_forever; empty: any
+	Verb   string `json:"verb,omitempty"`   // the verb, for the kinds verb_*; empty: any
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 

@@ -162,9 +162,15 @@ func (d *Device) Opens() uint64 { return d.opens.Load() }
 // open, the request is outdated and resets nothing. A request during a reset is merged into
 // that reset.
 func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
-	select {
-	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
-	default: // a reset is already requested
+	for a := (qprecovery.Asked{Reason: reason, Gen: uint32(instance)}); ; {
+		select {
+		case d.asked <- a:
+			return
+		case waiting := <-d.asked: // of two requests, the one about the later session counts
+			if waiting.Gen > a.Gen {
+				a = waiting
+			}
+		}
 	}
 }
 

@@ -34,8 +34,9 @@
 //     reset that was cut short. Any process that can reset the device takes the lock and
 //     leads that reset to its end. A hand-over by a process that lacks the privilege to
 //     reset is the same: it records the wish and releases the lock.
-//  4. The leader never resets while another process holds the shared lock. After the grace
-//     period it ends the attempt with [OutcomeHeld].
+//  4. The leader never resets while another process holds the shared lock, or, without taking
+//     part in the locks, has the device open ([Kernel.Foreign]). After the grace period it ends
+//     the attempt with [OutcomeHeld].
 //
 // # States
 //
@@ -61,7 +62,8 @@
 //	          |           | was cut short, or that removed the    |
 //	          |           | device, could not be completed        |
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
-//	gathering | resetting | the exclusive lock is ours            | write resetting, Reset
+//	gathering | resetting | the exclusive lock is ours, and no    | write resetting, Reset
+//	          |           | other process has the device open     |
 //	gathering | using     | the grace period is over              | write held_by_process, Ended
 //	using     | using     | Want; the intent lock is never ours   | Ended, reset_failed
 //	gathering | using     | the exclusive lock is never ours      | write reset_failed, Ended
@@ -86,9 +88,9 @@
 //
 // A leader that is stopped blocks the others until it continues or ends; they report it
 // ([Silent]). A process that is stopped while it holds the device makes the resets of others
-// fail. The locks do not protect processes that do not use them. If no process has the
-// privilege to reset, a reset that had begun ends for the processes that wait, and the next
-// process that has it completes the reset ([Record.Begun]).
+// fail. A program that takes no part in the locks loses the device if it opens it after the
+// last check. If no process has the privilege to reset, a reset that had begun ends for the
+// processes that wait, and the next process that has it completes the reset ([Record.Begun]).
 //
 // The kernel closes the descriptors of a process that dies one after the other, today those
 // with the highest numbers first. The locks are opened before the device, so they are

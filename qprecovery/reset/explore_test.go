@@ -13,7 +13,8 @@ import (
 // interleaving of their system calls that the budgets allow, breadth first over canonical
 // states. Each process may die or stop between any two calls and has its own clock. The
 // test checks that
-//   - no reset begins while another process has the device open or resets it;
+//   - no reset begins while another process has the device open or resets it, not even a
+//     program that takes no part in the locks;
 //   - no process opens the device while another one resets it;
 //   - a process abandons its users, or gives up on others, only after the grace period;
 //   - the user alternately gets Release and Ended;
@@ -36,6 +37,7 @@ func TestR11R15R16Explore(t *testing.T) {
 		{"two/stop", "ee", budget{wants: 1, stops: 1}},
 		{"two/denied", "ee", budget{wants: 1, denials: 2, fails: 1}},
 		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
+		{"two/program", "ee", budget{wants: 1, fails: 1, programs: 2}},
 		{"two/leave", "ee", budget{wants: 1, leaves: 2, restarts: 1}},
 		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
 		{"two/remove", "EE", budget{wants: 2, removals: 1}},
@@ -73,6 +75,12 @@ func TestExploreFindsMistakes(t *testing.T) {
 			m.become(StateResetting, m.now)
 			m.emit(Reset{})
 		}, "EE", budget{wants: 1}, "has the device open"},
+		{"does not look for programs", StateGathering, Look, func(m *Machine, _ Event) {
+			if ours, _ := m.k.Exclude(); ours {
+				m.become(StateResetting, m.now)
+				m.emit(Reset{})
+			}
+		}, "E", budget{wants: 1, programs: 1}, "a program has the device open"},
 		{"abandons its users at once", StateUsing, Want, func(m *Machine, ev Event) {
 			m.want(ev)
 			m.deadline = m.now

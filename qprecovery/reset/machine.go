@@ -46,6 +46,9 @@ type Kernel interface {
 	Exclude() (ours bool, err error)
 	// Drop unlocks use.
 	Drop()
+	// Foreign reports whether a process that takes no part in the locks has the device open,
+	// or may have it open. The exclusive lock is ours.
+	Foreign() bool
 	// Holders names the processes that have the device open.
 	Holders() string
 }
@@ -68,7 +71,7 @@ const (
 	Look     Kind = iota // the intent file may have changed, or a deadline has passed
 	Want                 // the user requests a reset
 	Released             // the user holds nothing of the device
-	Done                 // the reset returned; OutcomeDenied: nothing was done, for lack of permission
+	Done                 // the reset returned; OutcomeDenied, OutcomeHeld: nothing was done
 	Close                // this process ends; the user holds nothing, and no reset is under way
 	numKind
 )
@@ -385,11 +388,13 @@ func (m *Machine) release(ev Event) {
 	}
 }
 
-// gather resets the device once the other processes have released it.
+// gather resets the device once the other processes have released it, those that take part and
+// those that do not.
 func (m *Machine) gather(Event) {
 	ours, err := true, error(nil)
 	if m.conf.Exclusive {
 		ours, err = m.k.Exclude()
+		ours = ours && !m.k.Foreign()
 	}
 	switch {
 	case ours:
@@ -408,7 +413,7 @@ func (m *Machine) gather(Event) {
 // done ends a reset that has returned. If this process lacks permission, it hands the reset
 // over, unless that has timed out.
 func (m *Machine) done(ev Event) {
-	denied := ev.Outcome == OutcomeDenied
+	denied, held := ev.Outcome == OutcomeDenied, ev.Outcome == OutcomeHeld
 	m.able = m.able && !denied
 	if denied && m.conf.Exclusive && m.pending {
 		m.write(PhaseWanted, "", m.begun, "")
@@ -417,7 +422,7 @@ func (m *Machine) done(ev Event) {
 		m.become(StateWaiting, m.now.Add(orphanPolls*pollEvery))
 		return
 	}
-	m.finish(ev.Outcome, ev.Unfinished || denied && m.begun, ev.Detail)
+	m.finish(ev.Outcome, ev.Unfinished || (denied || held) && m.begun, ev.Detail)
 }
 
 // finish ends the reset that this process leads. It takes the shared lock before it

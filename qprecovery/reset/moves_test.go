@@ -2,6 +2,7 @@ package reset
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -22,11 +23,12 @@ const (
 	mContinue
 	mRestart
 	mLeave
-	mRemove // the files are removed
+	mRemove  // the files are removed
+	mProgram // a program that does not take part opens the device, or closes it
 	numMove
 )
 
-var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave", "remove"}
+var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave", "remove", "program"}
 
 type move struct {
 	kind moveKind
@@ -56,6 +58,9 @@ func (w *world) possible(k moveKind, i int) bool {
 		return !p.alive && w.have.restarts > 0
 	case mRemove:
 		return i == 0 && w.have.removals > 0
+	case mProgram:
+		busy := slices.ContainsFunc(w.procs, func(p proc) bool { return p.busy || p.hook })
+		return i == 0 && w.have.programs > 0 && !busy && (w.held || !w.half)
 	case mDie:
 		return p.alive && w.have.deaths > 0
 	case mStop:
@@ -140,6 +145,9 @@ func (w *world) do(m move) error {
 		for j := range w.procs {
 			w.procs[j].notice = w.procs[j].alive
 		}
+	case mProgram:
+		w.have.programs--
+		w.held = !w.held
 	default: // mTick
 		at, _ := p.m.NextDeadline()
 		p.now = later(p.now, at)

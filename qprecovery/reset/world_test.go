@@ -18,7 +18,7 @@ const (
 )
 
 // budget bounds the mishaps of an exploration.
-type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals int8 }
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals, programs int8 }
 
 // proc is a process with its machine and its user. During a Step of the machine, m is the
 // machine before the Step, and answers holds the answers of the system calls so far.
@@ -54,6 +54,7 @@ type world struct {
 	sets  [2]lockFiles
 	last  int  // the set that is not removed
 	half  bool // the device is half reset
+	held  bool // a program that takes no part in the locks has the device open
 	have  budget
 }
 
@@ -120,14 +121,14 @@ func (w *world) key() [sha256.Size]byte {
 		flags(r.Begun)
 	}
 	h := w.have
-	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals))
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals), int(h.programs))
 	num(w.last)
 	for i := range w.sets {
 		f := &w.sets[i]
 		num(f.intent, f.excl, int(f.shared))
 		record(&f.file)
 	}
-	flags(w.half)
+	flags(w.half, w.held)
 	for i := range w.procs {
 		p := &w.procs[i]
 		flags(p.alive, p.stopped, p.leaves)
@@ -346,6 +347,12 @@ func (k *replay) unlock() {
 	}
 }
 
+// Foreign is no move of its own: a program that opens the device between the answer and the
+// reset is the limit that doc.go states.
+func (k *replay) Foreign() bool {
+	return k.call(true, func() answer { return answer{ok: k.w.held} }).ok
+}
+
 func (k *replay) Holders() string { return "another" }
 
 func (k *replay) Write(r Record) {
@@ -412,6 +419,8 @@ func (w *world) checkReset(i int, a Reset) error {
 			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
 			return fmt.Errorf("process %d resets the device while it has the device open itself", i)
+		case j == i && w.held && q.exclusive:
+			return fmt.Errorf("process %d resets the device while a program has the device open", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}

@@ -48,8 +48,8 @@ type Sharing struct {
 	Means string // of resetting it, which breaks the openings of all processes; "": none
 	// NoReset: a reset only opens the HCA again, so it never removes it.
 	NoReset bool
-	// Holders returns the names of the other processes that have the HCA open and that
-	// this process can see; nil: it can see none.
+	// Holders names the other processes that have the HCA open, because of which it is not
+	// reset. It does not block. nil: nothing but the locks keeps the HCA from being reset.
 	Holders func() []string
 }
 

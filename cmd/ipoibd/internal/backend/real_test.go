@@ -82,12 +82,13 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 func (k *fakeKernel) kernel() kernel {
 	k.function.resets = k.noteReset
 	return kernel{
-		list:     k.list,
-		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users:    k.usersOf,
-		addLink:  k.addLink,
-		delLink:  k.delLink,
-		function: func(string) (function, error) { return &k.function, nil },
+		list:      k.list,
+		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		processes: k.processesOf,
+		users:     k.usersOf,
+		addLink:   k.addLink,
+		delLink:   k.delLink,
+		function:  func(string) (function, error) { return &k.function, nil },
 	}
 }
 
@@ -108,6 +109,11 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
 	}
 	return users, k.unseen
+}
+
+func (k *fakeKernel) processesOf(d rdma.Device) ([]rdma.User, error) {
+	users, err := k.usersOf(d)
+	return slices.DeleteFunc(users, func(u rdma.User) bool { return u.PID == 0 && u.Name != "" }), err
 }
 
 func (k *fakeKernel) logged() string {

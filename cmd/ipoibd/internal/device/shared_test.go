@@ -65,7 +65,7 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	const limit, grace = 20 * time.Second, 300 * time.Millisecond
 	dir := filepath.Join(t.TempDir(), "locks")
 	otherProcess(t, dir)
-	b := newShared(t, dir, grace)
+	b := newShared(t, dir, grace, func(c *Config) { c.Holders = func() []string { return []string{"a program (pid 7)"} } })
 	defer b.stop()
 	b.await(limit, func(v View) bool { return v.Session != nil })
 	if err := b.Reset(t.Context()); err != nil {
@@ -191,7 +191,6 @@ func newShared(t *testing.T, dir string, grace time.Duration, change ...func(*Co
 			f(c)
 		}
 		c.Coordinator, c.Grace, c.Means = dir, grace, "link"
-		c.Holders = func() []string { return []string{"a program (pid 7)"} }
 	})
 	b.fabric = memfabric.New(1)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -314,6 +314,8 @@ func (f *files) Holders() string {
 	return strings.Join(names, ", ")
 }
 
+func (f *files) Foreign() bool { return f.conf.Holders != nil && len(f.conf.Holders()) > 0 }
+
 // sharers names the other processes that have a lock on use.
 func (f *files) sharers() (names []string) {
 	f.mu.Lock()

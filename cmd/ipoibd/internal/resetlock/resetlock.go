@@ -19,8 +19,9 @@ type Config struct {
 	reset.Config
 	// Dir is the directory of the locks. Empty: no other process uses the device.
 	Dir string
-	// Holders names the processes that have the device open, as far as they are known
-	// otherwise than by the locks. May be nil.
+	// Holders names the processes that have the device open, from another source than the
+	// locks. It does not block. Once all locks are free, they are programs that do not take
+	// part, and the device is not reset (R16). May be nil.
 	Holders func() []string
 	Log     *slog.Logger
 }
@@ -136,6 +137,9 @@ func (l *Locks) Close() {
 // processes that share the device try again to bring it back.
 var ErrUnfinished = errors.New("the device is gone until the reset is completed")
 
+// ErrHeld says that nothing was done, because another process has the device open.
+var ErrHeld = errors.New("the device is held")
+
 // Done is the event for a reset that has returned. An error that is fs.ErrPermission, or
 // EROFS (a sysfs that is mounted read-only), says that nothing was done, and that another
 // process may be able to reset the device, unless the error is ErrUnfinished as well.
@@ -147,6 +151,8 @@ func Done(err error) reset.Event {
 	switch {
 	case errors.Is(err, ErrUnfinished):
 		ev.Unfinished = true
+	case errors.Is(err, ErrHeld):
+		ev.Outcome = reset.OutcomeHeld
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		ev.Outcome = reset.OutcomeDenied
 	case errors.Is(err, hca.ErrNoDevice):

@@ -58,9 +58,10 @@
 //	waiting   | gathering | and the intent lock is ours           | write wanted
 //	using     | releasing | the intent says wanted or resetting   | Release
 //	using     | leading   | Want, and the intent lock is ours; or | write wanted, Release
-//	          |           | one grace period after a reset that   |
-//	          |           | was cut short, or that removed the    |
-//	          |           | device, could not be completed        |
+//	          |           | the device was not opened for some    |
+//	          |           | time after a reset that was cut short |
+//	using     | using     | Opened, the record says Begun, and    | write that it has not begun
+//	          |           | the intent lock is ours               |
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
 //	gathering | resetting | the exclusive lock is ours, and no    | write resetting, Reset
 //	          |           | other process has the device open     |
@@ -74,6 +75,15 @@
 // A process whose reset affects no other process (the software HCA, or a device with
 // `reset: none`) takes the same steps without the intent and the exclusive lock
 // ([Config.Exclusive]). It still releases the device for resets by others.
+//
+// # A reset that was cut short
+//
+// If the leader dies while it resets the device, or cannot bring it back, the record says so
+// ([Record.Begun]). Where other processes wait for the end of that reset, one of them completes
+// it at once. Otherwise the processes try to open the device. If one of them succeeds, nothing is
+// left of the reset, and the record is void: the device was brought back, or the leader died
+// before it removed it. If none succeeds, one of them completes the reset after the grace
+// period, and, if that fails, again after two of them, and then after four each time.
 //
 // # Trust in the record
 //

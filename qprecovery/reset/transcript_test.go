@@ -95,6 +95,10 @@ func (s *story) do(t *testing.T, command string) {
 				s.file.Phase, s.file.Begun = PhaseResetting, true
 			case "begun":
 				s.file.Begun = true
+			case "other-device":
+				s.file.Device.NodeGUID[7] = 1
+			case "other-means":
+				s.file.Device.Means = "driver"
 			case "unreadable":
 				s.file = Record{}
 			case "idle":
@@ -113,6 +117,10 @@ func (s *story) do(t *testing.T, command string) {
 		s.step(Event{Kind: Done, Outcome: Outcome(word)})
 	case "unfinished":
 		s.step(Event{Kind: Done, Outcome: OutcomeFailed, Unfinished: true})
+	case "killed":
+		s.m = nil
+	case "opened":
+		s.step(Event{Kind: Opened})
 	case "close":
 		s.step(Event{Kind: Close})
 	case "asleep":

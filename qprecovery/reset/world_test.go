@@ -18,7 +18,7 @@ const (
 )
 
 // budget bounds the mishaps of an exploration.
-type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals, programs int8 }
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals, programs, returns int8 }
 
 // proc is a process with its machine and its user. During a Step of the machine, m is the
 // machine before the Step, and answers holds the answers of the system calls so far.
@@ -34,6 +34,7 @@ type proc struct {
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
 	in             bool      // the user might open it once
+	works          bool      // the user has opened it
 	asked          ID        // the reset for which the user was asked to release the device; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
@@ -121,7 +122,7 @@ func (w *world) key() [sha256.Size]byte {
 		flags(r.Begun)
 	}
 	h := w.have
-	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals), int(h.programs))
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals), int(h.programs), int(h.returns))
 	num(w.last)
 	for i := range w.sets {
 		f := &w.sets[i]
@@ -136,8 +137,9 @@ func (w *world) key() [sha256.Size]byte {
 			continue
 		}
 		m := p.m
-		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.pending, m.wants, m.used, p.former)
+		flags(p.notice, p.open, p.in, p.works, p.asked != 0, p.asked == m.id, p.hook, p.busy)
+		flags(m.able, m.pending, m.wants, m.works, p.former)
+		num(int(m.retry / worldGrace))
 		num(int(m.state), p.set)
 		if m.state.Leads() {
 			flags(m.abandon, m.complete, m.begun)
@@ -204,6 +206,9 @@ func (w *world) continueStep(i int) error {
 	case !over:
 		p.answers = k.all
 		return nil
+	}
+	if p.works && p.ev.Kind != Want && !p.m.wants && p.m.state == StateUsing && m.state == StateLeading {
+		return fmt.Errorf("process %d closes a device that works in order to complete a reset", i)
 	}
 	p.m, p.busy, p.ev, p.answers = &m, false, Event{}, nil
 	if p.leaves {
@@ -364,7 +369,7 @@ func (k *replay) Write(r Record) {
 		if r.Phase == PhaseWanted {
 			p.led = p.now
 		}
-		if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
+		if r.Outcome == OutcomeHeld && f.file.Phase != PhaseIdle && p.now.Sub(p.led) < worldGrace {
 			k.fail("process %d gives up after %s", k.proc, p.now.Sub(p.led))
 		}
 		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && f.file.Begun && !r.Begun && w.half {
@@ -391,7 +396,7 @@ func (w *world) user(i int, out []Action) error {
 			if p.asked != 0 {
 				return fmt.Errorf("process %d was asked twice to release the device", i)
 			}
-			p.asked = a.ID
+			p.asked, p.works = a.ID, false
 		case Ended:
 			p.asked, p.in, p.open = 0, true, true
 		case Reset:
@@ -406,7 +411,16 @@ func (w *world) user(i int, out []Action) error {
 			return fmt.Errorf("process %d opens the device while process %d resets it", i, j)
 		}
 	}
+	if w.opens(i) {
+		return w.do(move{mOpen, i})
+	}
 	return nil
+}
+
+// opens reports whether the user of a process can open the device, which it does at once.
+func (w *world) opens(i int) bool {
+	p := &w.procs[i]
+	return p.open && p.asked == 0 && !p.works && !w.half
 }
 
 func (w *world) checkReset(i int, a Reset) error {
@@ -450,7 +464,7 @@ func (w *world) atRest() bool {
 		case p.busy || p.notice || p.hook:
 			return false
 		case blocked:
-		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || p.set != w.last:
+		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || !p.works && !w.half || p.set != w.last:
 			return false
 		}
 	}

@@ -52,11 +52,11 @@ type realHCA struct {
 	last  rdma.Device         // the device, as Find has last seen it
 }
 
-func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
+func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
 	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
-		if failed := h.completeCutShort(); failed != nil {
+		if failed := h.completeCutShort(ctx); failed != nil {
 			err = errors.Join(err, failed)
 		} else {
 			d, err = k.find(cfg.HCA)

@@ -1,6 +1,7 @@
 package resetlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -166,25 +167,37 @@ const completeEvery = 10 * time.Millisecond
 
 // Complete completes a reset that was cut short and left its device absent, if the
 // directory has the record of one that this process is configured for: bringBack adds the
-// device again (R21). It waits until no other process holds the device or its intent, but
-// not longer than timeout.
-func Complete(dir string, timeout time.Duration, configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger) error {
+// device again (R21). It waits until no other process holds the device, or until the
+// record is no longer one of such a reset, but not longer than timeout, nor after the end of
+// ctx. While it waits it holds no lock, so that a process that holds the device can complete
+// the reset itself.
+func Complete(ctx context.Context, dir string, timeout time.Duration, configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger) error {
 	f, d := cutShort(dir, configured, log)
 	if f == nil {
 		return nil
 	}
 	defer f.close()
-	for end := time.Now().Add(timeout); !f.flock(f.intent, unix.LOCK_EX) || !f.flock(f.use, unix.LOCK_EX); time.Sleep(completeEvery) {
-		if time.Now().After(end) {
-			return fmt.Errorf("complete the reset of %s that was cut short: another process holds it: %s", d.Name, f.Holders())
+	failed := func(err error) error {
+		return fmt.Errorf("complete the reset of %s that was cut short: %w", d.Name, err)
+	}
+	for late := time.After(timeout); !f.exclusive(); {
+		if r := f.Read(); !r.Begun || !configured(r.Device) {
+			return nil // another process has completed it
+		}
+		select {
+		case <-ctx.Done():
+			return failed(context.Cause(ctx))
+		case <-late:
+			return failed(fmt.Errorf("%w by %s", ErrHeld, f.Holders()))
+		case <-time.After(completeEvery):
 		}
 	}
 	r := f.Read()
 	if !r.Begun || !configured(r.Device) {
-		return nil // another process has completed it
+		return nil
 	}
 	if err := bringBack(d); err != nil {
-		return fmt.Errorf("complete the reset of %s that was cut short: %w", d.Name, err)
+		return failed(err)
 	}
 	r.Phase, r.Begun, r.Outcome = reset.PhaseIdle, false, reset.OutcomeDone
 	f.Write(r)

@@ -36,7 +36,8 @@
 //     reset is the same: it records the wish and releases the lock.
 //  4. The leader never resets while another process holds the shared lock, or, without taking
 //     part in the locks, has the device open ([Kernel.Foreign]). After the grace period it ends
-//     the attempt with [OutcomeHeld].
+//     the attempt with [OutcomeHeld]. Then no process waits any longer for its own users either
+//     ([Ended.Abandon], R14).
 //
 // # States
 //

@@ -95,6 +95,9 @@ type (
 		ID      ID
 		Outcome Outcome
 		Detail  string
+		// Abandon is that of Reset, for a reset that another process held up for the grace
+		// period: this process no longer waits for its users either.
+		Abandon bool
 	}
 	// Reset resets the device. The answer is [Done].
 	Reset struct {
@@ -162,8 +165,9 @@ type Machine struct {
 
 	retry time.Duration // from a try to complete a reset to the next one; 0: there was none
 
+	abandon bool // the users of this process have not released the device for the last reset
+
 	// Of the reset that this process leads.
-	abandon  bool
 	complete bool
 	begun    bool // it was cut short before
 
@@ -258,7 +262,7 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 
 // askRelease asks the user to release the device.
 func (m *Machine) askRelease() {
-	m.id, m.pending, m.wants, m.works = m.id+1, true, false, false
+	m.id, m.pending, m.wants, m.works, m.abandon = m.id+1, true, false, false, true
 	m.emit(Release{m.id})
 }
 
@@ -266,7 +270,8 @@ func (m *Machine) askRelease() {
 func (m *Machine) end(o Outcome, detail string) {
 	if m.pending {
 		m.pending = false
-		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail})
+		abandon := o == OutcomeHeld && m.abandon
+		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail, abandon})
 	}
 }
 
@@ -399,6 +404,7 @@ func (m *Machine) lead() {
 
 func (m *Machine) leave(ev Event) {
 	if ev.ID == m.id {
+		m.abandon = false
 		m.k.Drop()
 		m.become(StateWaiting, time.Time{})
 		m.follow(ev)
@@ -408,8 +414,10 @@ func (m *Machine) leave(ev Event) {
 // release proceeds once the users in this process have released the device. After the grace
 // period it abandons those that have not.
 func (m *Machine) release(ev Event) {
-	m.abandon = ev.Kind != Released
-	if m.abandon && m.due() || !m.abandon && ev.ID == m.id {
+	if ev.Kind == Released && ev.ID == m.id {
+		m.abandon = false
+	}
+	if !m.abandon || m.due() {
 		m.become(StateGathering, m.deadline)
 		m.gather(ev)
 	}

@@ -151,6 +151,9 @@ func (s *story) step(ev Event) {
 		switch a := a.(type) {
 		case Ended:
 			s.printf("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
+			if a.Abandon {
+				s.printf("user: users left behind")
+			}
 		case Reset:
 			s.printf("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
 		default:

@@ -138,11 +138,11 @@ func (w *world) key() [sha256.Size]byte {
 		}
 		m := p.m
 		flags(p.notice, p.open, p.in, p.works, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.pending, m.wants, m.works, p.former)
+		flags(m.able, m.pending, m.wants, m.works, m.abandon && m.pending, p.former)
 		num(int(m.retry / worldGrace))
 		num(int(m.state), p.set)
 		if m.state.Leads() {
-			flags(m.abandon, m.complete, m.begun)
+			flags(m.complete, m.begun)
 			num(int(min(p.now.Sub(p.led), worldGrace)))
 			record(&m.rec) // in the other states it is read before it is used
 		}
@@ -398,6 +398,9 @@ func (w *world) user(i int, out []Action) error {
 			}
 			p.asked, p.works = a.ID, false
 		case Ended:
+			if before := p.asked != 0; a.Abandon != (before && a.Outcome == OutcomeHeld) {
+				return fmt.Errorf("process %d abandons its users: %v, they have not released the device: %v", i, a.Abandon, before)
+			}
 			p.asked, p.in, p.open = 0, true, true
 		case Reset:
 			if err := w.checkReset(i, a); err != nil {

@@ -175,6 +175,27 @@ func TestR16ProgramIsNamedAfterTheGracePeriod(t *testing.T) {
 	})
 }
 
+// While a program keeps the device from being reset, a user in this process does not release it
+// either. It is abandoned after the grace period like in a reset, so the device is opened again.
+func TestR14UserIsAbandonedAlthoughThereIsNoReset(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset, cfg.Grace = config.ResetDriver, 5*time.Second
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}
+		user := d.View().Session
+		if !user.Acquire("a user that hangs") {
+			t.Fatal("the session is over")
+		}
+		defer user.Release("a user that hangs")
+		must(t, d.Reset(context.Background()))
+		await(t, d, isGone)
+		await(t, d, isOpen)
+		if k.did() != 0 {
+			t.Errorf("%d resets", k.did())
+		}
+	})
+}
+
 // The kernel's own users do not keep the device from being reset, since the kernel makes them
 // release it, nor does a program if the configuration says so. The log names both first.
 func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {

@@ -192,6 +192,7 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
 	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
+	fs.BoolVar(&d.Force, "force", d.Force, "reset a real HCA even while other programs have it open, which then lose it")
 	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
 	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")

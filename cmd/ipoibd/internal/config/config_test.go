@@ -145,6 +145,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"HCA no text", "devices:\n  - {name: a, device: !!binary /w==}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "\xff" is neither soft nor`},
 		{"HCA shared", "devices:\n  - {name: a, device: rxe0}\n  - {name: b, device: rxe0}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].device: device "a" uses this HCA already`},
 		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
+		{"force of soft", "devices:\n  - {name: soft, force: true}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].force: applies only to real HCAs"},
 		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: applies only to real HCAs"},
 		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: applies only to the software HCA"},
 		{"lines of a list", "devices:\n  - name: soft\n    peers:\n      - 10.0.0.2\n      - a b\n    pkeys:\n      - 0xffff\n      - zero\ninterfaces: [{name: ib0}]", `x.yaml:8: devices[0].pkeys[1]: "zero" is not a P_Key`},

@@ -67,6 +67,7 @@ func TestPlanOfEachField(t *testing.T) {
 		"known_peers_only":   {func(d *Device) { d.KnownPeersOnly = true }, "rebuilt"},
 		"lanes":              {func(d *Device) { d.Lanes = 2 }, "rebuilt"},
 		"reset":              {func(d *Device) { d.Reset = ResetPCI }, "rebuilt"},
+		"force":              {func(d *Device) { d.Force = true }, "rebuilt"},
 		"coordinator":        {func(d *Device) { d.Coordinator = "/run/c" }, "rebuilt"},
 		"grace":              {func(d *Device) { d.Grace = time.Second }, "rebuilt"},
 		"give_up_after":      {func(d *Device) { d.GiveUpAfter = time.Minute }, "rebuilt"},

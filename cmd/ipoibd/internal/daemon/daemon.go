@@ -150,6 +150,9 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 	}
 	// Not bounded by ctx: a stop that comes during the start is an orderly one.
 	made, err := d.prepare(context.Background(), plan, d.cfg, cfg)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // it came while a device waited for other daemons
+		return errors.Join(made.discard(), d.closeServers())
+	}
 	if err != nil {
 		return errors.Join(err, made.discard(), d.closeServers())
 	}

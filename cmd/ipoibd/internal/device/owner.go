@@ -265,6 +265,9 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
+		if a.Abandon {
+			o.step(qprecovery.GraceOver{})
+		}
 		if a.Outcome == reset.OutcomeDone {
 			o.cause, o.failure = nil, ""
 			o.log.Info("the device was reset")

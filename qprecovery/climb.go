@@ -103,11 +103,12 @@ func (l *Ladder) transition(on cause) *row {
 	return r
 }
 
-// result ends the current operation. It enters the state that the result leads
-// to, or the pending state if that has a higher rung.
+// result ends the current operation. It enters the state that the result leads to, or the pending
+// state if that has a higher rung. If both lead to Asking, the reason is that of the pending state: it
+// says which error of the device it was, not only that a verb has failed.
 func (l *Ladder) result(now time.Time, on cause) {
 	to, why := transitions[l.state][on].to, l.reasonOf(on)
-	if l.next.set && l.next.to.outranks(to) {
+	if l.next.set && (l.next.to == Asking || l.next.to.outranks(to)) {
 		to, why = l.next.to, l.next.why
 	}
 	l.enter(now, to, why)

@@ -15,7 +15,8 @@
 //	cq_small                                     | CreateCQ
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
-//	verb_hangs, verb_hangs_forever               | a verb that may block, named by Fault.Verb or any
+//	verb_hangs, verb_hangs_forever               | a verb that may block, named by Fault.Verb or any;
+//	                                             | a post or a poll, if Fault.Verb names it
 //	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself; if After is not 0,
 //	                                             | a request is posted
 //

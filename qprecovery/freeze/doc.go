@@ -23,7 +23,8 @@
 // when half of ProbeLimit has passed, the detector requests polls, and judges the probe only
 // after both pumps have completed a round that began later. If that takes longer than
 // ProbeLimit, the probe's time starts over. A pump that completes no such round for RoundLimit
-// counts as hanging in a verb.
+// makes the detector suspect a freeze as well: it may hang in a post or a poll. The rung that follows
+// halts it, and finds out.
 //
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
@@ -42,7 +43,7 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default, and a pump that hangs in a verb within RoundLimit more. The time starts when
+// by default, and a pump that hangs in a post or a poll within RoundLimit more. The time starts when
 // the first send that does not complete is posted, or at the last receive. After a stall of
 // the daemon, a full wire or a port that was down, it starts when that has ended.
 //

@@ -178,7 +178,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.RequestReset:
 		r.dev.Ask(r.used, a.Reason)
 	case qprecovery.HoldTraffic: // messages from the fabric are still delivered
-		r.f.lanes.hold()
+		r.hung(r.f.lanes.hold())
 	case qprecovery.ReleaseTraffic:
 		r.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
@@ -215,7 +215,7 @@ func (r *recovery) run(run qprecovery.Run) {
 	case qprecovery.RungResumeQP:
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
-		r.f.lanes.halt()
+		r.hung(r.f.lanes.halt())
 		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error {
 			err := a.replace(r.f.lanes, run)
@@ -271,11 +271,22 @@ func (r *recovery) failed(err error) {
 	}
 }
 
+// hung reports the error of a lane that was lost, unless it is nil: a post or a poll that hangs is a
+// stuck verb (R8).
+func (r *recovery) hung(err error) {
+	if err == nil {
+		return
+	}
+	r.failed(err)
+	ev := qprecovery.Fault{Gen: r.att.gen, Class: qprecovery.OfVerbError(qprecovery.VerbPollCQ, err)}
+	r.later = append(r.later, func() { r.heal(ev) })
+}
+
 // flow lets frames pass both ways.
 func (r *recovery) flow() {
 	if r.att != nil {
 		r.stale = time.Time{}
-		r.f.lanes.start(r.att.gen)
+		r.hung(r.f.lanes.start(r.att.gen))
 		r.pumps.succeed(time.Now())
 	}
 }

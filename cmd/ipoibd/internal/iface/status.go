@@ -91,11 +91,11 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 	s := last.Interface
 	s.Peers = reportPeers(last.peers)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
+	f.records.mu.Lock() // renew replaces lanes
 	for _, l := range f.lanes {
-		s.Counters.Add("", []hca.Counter{{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()}})
-		s.Counters.Add("", l.tx.Counters())
-		s.Counters.Add("", l.rx.Counters())
+		l.count(s.Counters)
 	}
+	f.records.mu.Unlock()
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
 	filter, _ := f.programs.counters()

@@ -148,6 +148,7 @@ var rules = []rule{
 	{"address_overlap", Warning, addressOverlap, nil},
 	{"no_address", Warning, noAddress, append([]string{"interface_unassigned"}, noInterface...)},
 	{"path_mtu", Warning, pathMTU, nil},
+	{"events_lost", Warning, eventsLost, nil},
 	{"files_nearly_exhausted", Warning, filesNearlyExhausted, nil},
 	{"other_version", Warning, otherVersion, nil},
 	{"unknown_variable", Warning, unknownVariable, nil},

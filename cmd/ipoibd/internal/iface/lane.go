@@ -35,6 +35,7 @@ type lane struct {
 	stale           pump           // drops the host's frames; never runs beside out
 	detector        *freeze.Detector
 	probes          atomic.Uint64 // sent by the detector
+	polled          atomic.Uint64 // freeze.Detector.FoundByPoll
 	// lost: a goroutine that hangs in the device owns tx or rx. Another lane replaces this one.
 	lost   error
 	before report.Totals // what the lanes counted that this one has replaced
@@ -188,7 +189,10 @@ func (l *lane) discard(on bool) {
 
 // count adds the counters of the lane, and of those that it has replaced, to c.
 func (l *lane) count(c report.Counters) {
-	c.Add("", []hca.Counter{{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()}})
+	c.Add("", []hca.Counter{
+		{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()},
+		{Name: "freeze_found_by_poll", Kind: hca.CountError, Value: l.polled.Load()},
+	})
 	c.Add("", l.tx.Counters())
 	c.Add("", l.rx.Counters())
 	c.AddTotals(l.before)

@@ -360,7 +360,12 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	if ports := r.dev.View().Ports; int(r.f.cfg.Port) <= len(ports) {
 		s.Port = ports[r.f.cfg.Port-1].State
 	}
+	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)
+	l.polled.Store(l.detector.FoundByPoll())
+	if lost := l.detector.EventsLost(); lost != knew {
+		r.f.log.Warn("completion events of the device", "lost", lost)
+	}
 	if r.ladder.State() != qprecovery.Healthy {
 		return
 	}
@@ -372,6 +377,10 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.probes.Add(1)
 		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
+		if d.EventsLost {
+			r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
+			return
+		}
 		reason := "sends do not complete"
 		if d.Deaf {
 			reason = "nothing is received"

@@ -194,6 +194,9 @@ func (f *Iface) show(now time.Time) {
 		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
+	if slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() }) {
+		s.Notices.Add(report.NoticeEventsLost, "the device completes requests but does not report them, so packets wait up to 0.5 s: its interrupts are lost")
+	}
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {

@@ -82,6 +82,25 @@ func TestR08HangingHandleDoesNotStallRun(t *testing.T) {
 	})
 }
 
+// Handles that are destroyed slowly, as those of thousands of peers are, delay no rung, and no rung fails
+// because of them (R06).
+func TestR06SlowHandlesDelayNoRung(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.verbs.slow("destroy_ah", 900*time.Millisecond) // not stuck yet
+		b.tap.SetUp(false)
+		if until(func() bool { return a.verbs.count("destroy_ah") > 0 }, 10*time.Millisecond, 4*time.Hour) >= 4*time.Hour {
+			t.Fatal("no handle was destroyed, so the test shows nothing")
+		}
+		start := time.Now()
+		a.order(qprecovery.RungResetQP)
+		synctest.Wait()
+		if s := a.status().Recovery; time.Since(start) != 0 || s.State != qprecovery.Healthy.String() || s.Rungs["reset_qp"] != 1 {
+			t.Errorf("%s, %v after %v", s.State, s.Rungs, time.Since(start))
+		}
+	})
+}
+
 // An address handle that is not made in time, while ib0 goes up, does not lead to a reset of
 // the device, because a peer may be the cause (R7). ib0 is tried again.
 func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {

@@ -204,7 +204,7 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 	if f.rec.att != nil {
 		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
-			if err := cmp.Or(l.lost, l.call(l.fetcher, l.rx.Flush)); err != nil {
+			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
 				f.log.Warn("deliver what has arrived before a hand-over", "err", err)
 			}
 		}

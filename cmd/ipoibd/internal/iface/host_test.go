@@ -443,9 +443,12 @@ func (h *testHost) status() report.Interface {
 }
 
 // stack answers ARP and keeps IPv4 packets.
-func (h *testHost) stack(ctx context.Context) {
+func (h *testHost) stack(ctx context.Context) { h.stackOn(ctx, h.tap.Fake) }
+
+// stackOn is stack for one queue of the TAP.
+func (h *testHost) stackOn(ctx context.Context, queue *linktest.Fake) {
 	for {
-		frame, err := h.tap.Recv(ctx)
+		frame, err := queue.Recv(ctx)
 		if err != nil {
 			return
 		}

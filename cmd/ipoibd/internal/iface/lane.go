@@ -105,8 +105,11 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 }
 
 // call calls f, which uses the rings, in place of a pump that is halted. A lane is lost if f hangs in
-// the device.
+// the device. On one that is lost it returns that error again.
 func (l *lane) call(by *device.Caller, f func() error) error {
+	if l.lost != nil {
+		return l.lost
+	}
 	err := by.Do(f)
 	if errors.Is(err, hca.ErrStuck) {
 		l.lost = err

@@ -211,6 +211,7 @@ func (t *Tx) post() error {
 		if list != nil {
 			at = time.Now()
 		}
+		t.setWaiting(len(t.wrs)) // while the device has not taken them
 		n, err := t.qp.PostSend(t.wrs)
 		if list != nil {
 			t.recordSent(list, at, t.wrs[:n])

@@ -271,7 +271,8 @@ func (e *Endpoint) modify(to hca.QPState) error {
 func (e *Endpoint) State() (hca.QPState, error) {
 	for _, q := range e.Queues {
 		for _, cq := range []hca.CQ{q.SendCQ, q.RecvCQ} {
-			if _, err := cq.Poll(nil); err != nil {
+			by := e.session.Caller(nil, cq)
+			if err := by.Do(func() error { _, err := by.CQ.Poll(nil); return err }); err != nil {
 				return 0, err
 			}
 		}

@@ -264,6 +264,7 @@ var diagnoses = []struct {
 	{"an old daemon", busy, func(f *Facts) { f.Version = "v2" }, "other_version", "the daemon is v1, this program v2", "kill 7 && ipoibd run"},
 	{"a small send buffer", busy, noticing(report.NoticeSendBuffer), "send_buffer", "the text of", "sysctl -w net.core.wmem_max=134217728"},
 	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeNoIPv6, "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
+	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeEventsLost, "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
 	{"one socket", busy, noticing(report.NoticeOneSocket), "one_socket", "the text of", ""},
 	{"no segmentation", busy, noticing(report.NoticeNoSegmentation), "no_segmentation", "the text of", "ethtool -k eth0"},
 	{"alone", busy, func(f *Facts) { f.lonely(); noticing(report.NoticeSilent)(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},

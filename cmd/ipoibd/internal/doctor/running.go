@@ -211,6 +211,20 @@ func noIPv6(f *Facts) []Finding {
 	})
 }
 
+func eventsLost(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		text := notice(x.Notices, report.NoticeEventsLost)
+		if text == "" {
+			return nil
+		}
+		return &Finding{
+			What: "traffic is slow, because interrupts of the HCA are lost", Evidence: text,
+			Advice:  "see whether its interrupts are delivered (/proc/interrupts); if a reset does not help, its firmware or its driver is at fault",
+			Command: command("ipoibd reset device --device %s", x.Device),
+		}
+	})
+}
+
 func pathMTU(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		text := notice(x.Notices, report.NoticePathMTU)

@@ -112,6 +112,9 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if most, need := to.session.Attr().MaxQueues, len(ls); most < need {
 		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
 	}
+	if err := r.f.renew(); err != nil {
+		return err
+	}
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return hca.ErrClosed
 	}
@@ -274,7 +277,7 @@ func (r *recovery) leaveDevice(forReset bool, then func(error)) bool {
 		return false
 	}
 	if a == r.att {
-		r.f.lanes.halt()
+		r.failed(r.f.lanes.halt()) // the device has failed, if one hangs
 		r.att = nil
 		r.f.nbrs.leave()
 	}

@@ -144,8 +144,16 @@ func (p *Parked) wait(reply chan<- error) {
 	}
 	p.stale = p.f.lanes[0].stale.running
 	p.f.lanes.discard(false)
-	p.f.lanes.hold()
-	p.f.flush()
+	err := p.f.lanes.hold()
+	if err == nil {
+		err = p.f.flush()
+	}
+	if err != nil {
+		p.f.rec.hung(err)
+		p.f.rec.heal(qprecovery.Tick{})
+		reply <- err
+		return
+	}
 	reply <- nil
 	for call := range p.calls {
 		call()
@@ -177,16 +185,22 @@ func (r *recovery) unsettled() error {
 	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
 }
 
-// flush completes what was posted to the queue pair. The transmit pumps are halted.
-func (f *Iface) flush() {
+// flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
+// error of a device that hangs.
+func (f *Iface) flush() error {
 	if f.rec.att == nil {
-		return
+		return nil
 	}
 	for _, l := range f.lanes {
-		if err := l.tx.Flush(time.Now().Add(flushLimit)); err != nil {
+		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
+		if err != nil {
 			f.log.Warn("complete the posted sends before a hand-over", "err", err) // what is left counts as dropped
 		}
+		if l.lost != nil {
+			return l.lost
+		}
 	}
+	return nil
 }
 
 // State completes what has arrived, and returns what another process needs to continue the interface,
@@ -199,14 +213,17 @@ func (p *Parked) State() (s State, fds []int, err error) {
 
 func (f *Iface) handOver() (s State, fds []int, err error) {
 	if f.rec.att != nil {
-		f.lanes.halt()
+		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
-			if err := l.rx.Flush(); err != nil {
+			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
 				f.log.Warn("deliver what has arrived before a hand-over", "err", err)
 			}
 		}
 		f.drainSlow()
-		f.flush()
+		f.rec.hung(f.flush())
+		if err := f.lanes.hung(); err != nil {
+			return s, nil, err
+		}
 		s.QPN = f.rec.att.self.QPN
 	}
 	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, f.host.mtu
@@ -250,10 +267,16 @@ func (f *Iface) drainSlow() {
 
 // counted returns all counts so far. Frames that this process still keeps end with it, so they count
 // as dropped.
-func (f *Iface) counted() (b Before) {
+func (f *Iface) counted() Before {
 	s := f.statusWithoutKernel()
 	_, dropped := f.programs.counters()
-	b = Before{Counters: report.TotalsOf(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+	return Before{Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+}
+
+// endingWith returns the totals of what ends with these counts: the frames that it still keeps count
+// as dropped.
+func endingWith(c report.Counters) report.Totals {
+	t := report.TotalsOf(c)
 	for _, left := range []struct{ gauge, becomes string }{
 		{"tx_outstanding", "tx_drop_reset"},
 		{"tx_queued", "tx_drop_reset"},
@@ -261,11 +284,14 @@ func (f *Iface) counted() (b Before) {
 		{"tx_outstanding", "tx_taken_back"},
 		{"rx_outstanding", "rx_taken_back"},
 	} {
-		n := b.Counters[left.becomes]
-		n.Value += s.Counters[left.gauge].Value
-		b.Counters[left.becomes] = n
+		n, ok := t[left.becomes]
+		if !ok { // none of these counts
+			continue
+		}
+		n.Value += c[left.gauge].Value
+		t[left.becomes] = n
 	}
-	return b
+	return t
 }
 
 // countedOnTAP is counted for an interface that continues on the same TAP, whose own counts go on. The

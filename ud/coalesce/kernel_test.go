@@ -83,7 +83,7 @@ func (p tap) writeJoined(t testing.TB, frames [][]byte) (writes int) {
 	t.Helper()
 	c := New(batch, p.udp)
 	for part := range slices.Chunk(frames, batch) {
-		out := c.Join(part)
+		out := c.Join(part, oneSender(part))
 		if n, err := p.WriteVectors(out, make([]bool, batch)); n != len(out) || err != nil {
 			t.Fatalf("wrote %d of %d frames, %v", n, len(out), err)
 		}

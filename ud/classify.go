@@ -9,12 +9,6 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// maxSegments bounds the segments of one frame: 64 KB in segments of 64 bytes, which an MTU of
-// 104 leaves. A long frame with shorter segments is refused, although Linux can send it by TCP
-// (TCP_MIN_MSS is 48 bytes, of which options may take 40). Without a bound, a local process
-// could have one frame cut into 65,000 segments.
-const maxSegments = 1 << 10
-
 // txRules routes the host's frames.
 type txRules struct {
 	mtu   int  // bytes of IP packet
@@ -149,7 +143,7 @@ func (r *txRules) offload(frame []byte) (to route, ok bool) {
 	if headers+to.mss >= len(ether) { // one segment: the device accepts that as a large send too
 		to.mss = len(ether) - headers
 	}
-	return to, to.segments(len(ether)) <= maxSegments
+	return to, to.segments(len(ether)) <= hca.MaxLSOSegments
 }
 
 // mgid returns the MGID of a multicast frame. It is derived from the IP

@@ -99,7 +99,7 @@ func (r *recovery) reconcile() {
 		}
 	case !a.plan.Equal(to.plan): // the queue pair stays
 		a.plan = to.plan
-		r.f.host.fit(a.plan, a.session.Attr(), r.f.cfg.SendWRs)
+		r.f.host.fitMTU(a.plan)
 		r.f.nbrs.announce()
 	}
 }
@@ -118,7 +118,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return hca.ErrClosed
 	}
-	r.f.host.fit(to.plan, to.session.Attr(), r.f.cfg.SendWRs)
+	r.f.host.fitMTU(to.plan)
 	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records}
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
@@ -225,7 +225,7 @@ func (r *recovery) regroup(to port.Plan) {
 		}
 		r.f.log.Info("groups attached", "count", len(groups))
 		a.plan, a.groups = to, groups
-		r.f.host.fit(to, a.session.Attr(), r.f.cfg.SendWRs)
+		r.f.host.fitMTU(to)
 		r.f.nbrs.announce()
 	})
 }

@@ -29,14 +29,13 @@ const (
 
 // State is what another process needs to continue an interface. The descriptors belong to TAP.
 type State struct {
-	TAP      link.Handed
-	QPN      hca.QPN // 0: it has no queue pair
-	Adopted  bool
-	MTU      MTUState
-	Segments int // bound of the segments of a large frame
-	Peers    []neigh.PeerInfo
-	Before   Before
-	Ladder   qprecovery.Handed
+	TAP     link.Handed
+	QPN     hca.QPN // 0: it has no queue pair
+	Adopted bool
+	MTU     MTUState
+	Peers   []neigh.PeerInfo
+	Before  Before
+	Ladder  qprecovery.Handed
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -226,7 +225,7 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 		}
 		s.QPN = f.rec.att.self.QPN
 	}
-	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, f.host.mtu
+	s.Adopted, s.MTU = f.host.adopted, f.host.mtu
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
@@ -344,7 +343,7 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 		return nil, errors.Join(err, tap.Close())
 	}
 	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
-	f.host.adopted, f.host.rebuilt, f.host.maxSegments = s.Adopted, s.MTU.Set != 0, s.Segments
+	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
 	f.host.mtu = s.MTU
 	f.host.custody.wantCarrier = s.TAP.Carrier
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since

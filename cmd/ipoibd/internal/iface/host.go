@@ -32,7 +32,6 @@ const (
 type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
-	SetMaxSegments(n int) error
 	Assign(a link.Assignment) error
 	BringUp() error
 	Neighbours() ([]link.Neighbour, error)
@@ -56,20 +55,18 @@ type MultiQueue interface {
 // host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier
 // as the daemon has set them.
 type host struct {
-	log       *slog.Logger
-	tap       TAP
-	lanes     lanes
-	adopted   bool // ib0 existed before
-	rebuilt   bool // mtu is that of the interface in whose place this one is
-	now       link.State
-	mtu       MTUState
-	mtuReport mtuReport
-	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
-	maxSegments int
-	custody     custody
-	assignment  assignment
-	worker      worker      // inspects the TAP
-	asks        []time.Time // when to ask for the host's neighbours on its behalf
+	log        *slog.Logger
+	tap        TAP
+	lanes      lanes
+	adopted    bool // ib0 existed before
+	rebuilt    bool // mtu is that of the interface in whose place this one is
+	now        link.State
+	mtu        MTUState
+	mtuReport  mtuReport
+	custody    custody
+	assignment assignment
+	worker     worker      // inspects the TAP
+	asks       []time.Time // when to ask for the host's neighbours on its behalf
 }
 
 // changed records a state of ib0 that the kernel has reported.
@@ -135,24 +132,7 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// fit sets the MTU that the plan and the operator allow, and bounds large frames to what suits
-// the device and its send queue.
-func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
-	h.fitMTU(plan)
-	n := sendWRs // a device may need an entry for each segment (hca.LSO)
-	if dev.TSOUnit > 0 {
-		n = min(n, max(1, dev.TSOUnit/(h.now.MTU+ipoib.HeaderLen+dev.TSOOverhead)))
-	}
-	if dev.MaxTSO == 0 || n == h.maxSegments {
-		return
-	}
-	if err := h.tap.SetMaxSegments(n); err != nil {
-		h.log.Error("cannot limit the number of segments of the host's large frames", "segments", n, "err", err)
-		return
-	}
-	h.maxSegments = n
-}
-
+// fitMTU sets the MTU that the plan and the operator allow.
 func (h *host) fitMTU(plan port.Plan) {
 	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)

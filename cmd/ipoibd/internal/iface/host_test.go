@@ -46,7 +46,6 @@ type tap struct {
 	unreadable bool          // reads fail
 	failed     int           // reads
 	blocked    chan struct{} // inspections block until it is closed; nil: they do not
-	segments   int           // of a large frame, at most
 	assigned   []assigned    // the calls of Assign
 	refusal    error         // of Assign
 	grounded   error         // of BringUp
@@ -83,13 +82,6 @@ var errStuck = errors.New("carrier is stuck")
 
 func (t *tap) SetMTU(mtu int) error {
 	t.Fake.SetMTU(mtu)
-	return nil
-}
-
-func (t *tap) SetMaxSegments(n int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.segments = n
 	return nil
 }
 

@@ -27,7 +27,7 @@ const (
 	addLimit = 30 * time.Second
 	// otherLimit bounds the other commands, and what undoes an ADD.
 	otherLimit = time.Minute
-	// busyPause and busyJitter are the pause after the daemon refuses a request because it is busy.
+	// busyPause and busyJitter are the pause before the daemon is asked again.
 	busyPause  = 50 * time.Millisecond
 	busyJitter = 200 * time.Millisecond
 )
@@ -116,6 +116,9 @@ func attach(ctx context.Context, c *conf, a attachment, netns string, pod *pod, 
 	}
 	seen, err := pod.await(ctx, a.ifName, l)
 	if err != nil {
+		return nil, err
+	}
+	if err := awaitServed(ctx, c, a, stable(netns)); err != nil {
 		return nil, err
 	}
 	return resultOf(given, a, netns, seen), nil
@@ -259,6 +262,26 @@ func serves(s *report.Status, a attachment, netns string) error {
 		}
 	}
 	return nil
+}
+
+// awaitServed waits until the daemon's status has the attachment ready. The status may follow the kernel by
+// a moment, and a CHECK right after the ADD compares both.
+func awaitServed(ctx context.Context, c *conf, a attachment, netns string) error {
+	for {
+		s, err := control.GetStatus(ctx, c.Control)
+		if err != nil {
+			return err
+		}
+		missing := serves(s, a, netns)
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", missing, context.Cause(ctx))
+		case <-time.After(busyPause + rand.N(busyJitter)):
+		}
+	}
 }
 
 func status(args *skel.CmdArgs) error {

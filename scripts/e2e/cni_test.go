@@ -79,6 +79,44 @@ func TestCNI(t *testing.T) {
 	b.requireClean(far)
 }
 
+// A runtime may name a pod's namespace by a process, in /proc, where the daemon's sandbox lets it open nothing:
+// the plugin passes the namespace. A daemon that is started again cannot open it, and says what to do; another
+// ADD brings the interface back. It goes with the process.
+func TestCNINamespaceOfAProcess(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a := newNodes(t, 1)[0]
+	p := a.newPod(0)
+	process := p.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Process.Kill() }()
+	p.path = fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
+	p.add()
+	p.must("check")
+
+	a.daemon.kill()
+	a.startWithFile(serving)
+	if !strings.Contains(a.daemon.log.String(), "--sandbox=false") {
+		t.Errorf("the log does not say what to do:\n%s", a.daemon.log)
+	}
+	p.daemon = a.daemon
+	if code, text := p.refused("ADD", ifName, a.conf(netFields, "")); code != 0 {
+		t.Errorf("another ADD: code %d, %s", code, text)
+	}
+	p.must("check")
+
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	eventually(t, repairLimit, "the interface is deleted with the process", func() bool { return !p.exists() })
+	p.must("del")
+	a.requireClean(p)
+}
+
 // What runtimes do in the wrong order, or not at all: a pod ends without DEL; DEL comes without a
 // daemon, without a namespace, and for a pod that never was. Nothing is left.
 func TestCNIWithoutDel(t *testing.T) {

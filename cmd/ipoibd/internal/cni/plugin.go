@@ -111,7 +111,7 @@ func attach(ctx context.Context, c *conf, a attachment, netns string, pod *pod, 
 	if err != nil {
 		return nil, err
 	}
-	if err := order(ctx, c, &control.AddRequest{RawMessage: definition}); err != nil {
+	if err := order(ctx, c, &control.AddRequest{RawMessage: definition, Namespace: pod.ns}); err != nil {
 		return nil, err
 	}
 	seen, err := pod.await(ctx, a.ifName, l)

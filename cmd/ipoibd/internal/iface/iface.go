@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -67,13 +68,15 @@ type Env struct {
 	Journal *journal.Journal
 	Log     *slog.Logger
 	NoBPF   *sync.Once // logs that eBPF is not available, once for all interfaces
+
+	Namespace *os.File // for Open: the configured network namespace, if it is open already; the caller closes it
 }
 
 // Open creates or adopts the interface, down and without carrier, and prepares its data
 // path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{
-		Name: cfg.NetdevName(), Netns: cfg.Netns, Existing: cfg.Existing,
+		Name: cfg.NetdevName(), Netns: cfg.Netns, Namespace: env.Namespace, Existing: cfg.Existing,
 		MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
 	})
 	if err != nil {

@@ -211,6 +211,10 @@ func check(args *skel.CmdArgs) error {
 		return err
 	}
 	defer pod.close()
+	s, err := control.GetStatus(ctx, c.Control)
+	if err != nil { // without a daemon, the pod has no carrier
+		return err
+	}
 	seen, err := pod.look(a.ifName)
 	if err != nil {
 		return err
@@ -220,10 +224,6 @@ func check(args *skel.CmdArgs) error {
 	}
 	if mac != "" && mac != seen.mac {
 		return fmt.Errorf("%s has the MAC %s, not %.40q", a.ifName, seen.mac, mac)
-	}
-	s, err := control.GetStatus(ctx, c.Control)
-	if err != nil {
-		return err
 	}
 	if err := serves(s, a, stable(args.Netns)); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -94,12 +95,14 @@ func TestTxAllocatesNothing(t *testing.T) {
 		"group":     frame(ipoib.MAC{0x33, 0x33, 0, 0, 0, 0xfb}, macA, ipoib.EtherTypeIPv6, udp6("ff02::fb")),
 		"slow path": frame(macB, macA, ipoib.EtherTypeARP, make([]byte, 28)),
 		"runt":      toB(60)[:20],
+		"foreign":   frame(macB, macA, ipoib.EtherTypeIPv6, udp6("fe80::2")),
 		"too long":  toB(testMTU + 1),
 		"hidden ND": frame(macB, macA, ipoib.EtherTypeIPv6, behind(ns6("fe80::2"), 60)),
 		"ethertype": frame(macB, macA, 0x8100, make([]byte, 60)),
 	} {
 		for _, n := range []int{1, hca.Batch} {
 			b := newTxLoop(t, f, n)
+			b.SetSources([]netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.1")})
 			if got := testing.AllocsPerRun(100, func() { b.pump(t) }); got != 0 {
 				t.Errorf("%s, %d at a time: %v allocations", name, n, got)
 			}

@@ -14,7 +14,7 @@ import (
 var ErrNoNamespace = errors.New("this process sees no network namespace there")
 
 // openNamespace opens the network namespace at a path. The caller closes the file soon, because it
-// keeps the namespace alive. Errors: ErrNoNamespace, ErrPermission.
+// keeps the namespace alive. Errors: ErrNoNamespace, and those of open(2).
 func openNamespace(path string) (*os.File, error) {
 	// Not os.Open: a FIFO would block it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -22,7 +22,7 @@ func openNamespace(path string) (*os.File, error) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENXIO):
 		return nil, fmt.Errorf("%s: %w", path, ErrNoNamespace)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("open the network namespace %s: %w: a daemon in its sandbox needs a path below /run/netns, or starts with --sandbox=false (%w)", path, ErrPermission, err)
+		return nil, fmt.Errorf("open the network namespace %s: %w; a daemon in its sandbox needs a path below /run/netns, or --sandbox=false", path, err)
 	case err != nil:
 		return nil, fmt.Errorf("open the network namespace %s: %w", path, err)
 	}

@@ -124,7 +124,7 @@ func TestSecurityRulesOfNodesStopPods(t *testing.T) {
 	node.Run("ip", "addr", "add", gateway+"/24", "dev", "pod")
 	node.Run("ip", "link", "set", "pod", "up")
 	node.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-	node.nft("table ip masquerade { chain post { type nat hook postrouting priority srcnat; ip saddr 10.244.0.0/24 oifname " + nstest.Dev + " masquerade; }; }")
+	node.nft("table ip pods { chain post { type nat hook postrouting priority srcnat; ip saddr 10.244.0.0/24 oifname " + nstest.Dev + " masquerade; }; }")
 	pod.Run("ip", "addr", "add", inPod+"/24", "dev", "eth0")
 	pod.Run("ip", "link", "set", "eth0", "up")
 	pod.Run("ip", "route", "add", "default", "via", gateway)

@@ -1,4 +1,4 @@
-package doctor
+package report
 
 import (
 	"fmt"
@@ -8,9 +8,10 @@ import (
 
 var harmless = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
-// command formats a command for a shell. Its arguments are quoted, because a name may come from
-// the configuration of a container, or from a process that only claims to be a daemon.
-func command(format string, args ...any) string {
+// Command formats a command for a shell. Its arguments are quoted, because a name may come from
+// the configuration of a container, or from a process that only claims to be a daemon. The command stands at the
+// end of a text, or alone: quotes around it would end at its own.
+func Command(format string, args ...any) string {
 	for i, a := range args {
 		if text := fmt.Sprint(a); !harmless.MatchString(text) {
 			args[i] = "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

@@ -28,8 +28,14 @@ func (r *repeater) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 // discarder is a slow path that discards everything.
 type discarder struct{ full bool }
 
-func (n discarder) FromHost([]byte) bool           { return !n.full }
-func (n discarder) FromFabric([]byte, Sender) bool { return !n.full }
+func (n discarder) FromHost([]byte) bool { return !n.full }
+
+func (n discarder) FromFabric([]byte, Sender) Reason {
+	if n.full {
+		return SlowPathFull
+	}
+	return SlowPathed
+}
 
 // newTxLoop returns a Tx whose Pump carries n frames to a QP that completes
 // sends at once.

@@ -29,7 +29,8 @@ const (
 	HiddenND      // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	ForeignSource // comes from, or claims, an IP address that is not the host's
 	NoPeers       // no snapshot published yet
-	SlowPathFull  // refused by the slow path
+	SlowPathFull  // no room in the slow path
+	SlowPathLimit // RX: too many messages of one sender for the slow path
 	InjectFull    // the inject queue is full
 	NoQP          // injected while detached
 	PostRefused   // the QP refused the post although its queue was not full
@@ -64,6 +65,7 @@ var reasons = [numReason]hca.Counter{
 	ForeignSource: {Name: "drop_foreign_source", Kind: hca.CountDrop},
 	NoPeers:       {Name: "drop_no_peers", Kind: hca.CountDrop},
 	SlowPathFull:  {Name: "drop_slow_path_full", Kind: hca.CountDrop},
+	SlowPathLimit: {Name: "drop_slow_path_limit", Kind: hca.CountDrop},
 	InjectFull:    {Name: "drop_inject_full", Kind: hca.CountDrop},
 	NoQP:          {Name: "drop_no_qp", Kind: hca.CountDrop},
 	PostRefused:   {Name: "drop_post_refused", Kind: hca.CountDrop},
@@ -91,7 +93,7 @@ var (
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
-		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SinkRefused,
+		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, SinkRefused,
 	}
 )
 

@@ -147,8 +147,8 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 	if reason == Delivered {
 		return m.ethernet(buf)
 	}
-	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
-		reason = SlowPathFull
+	if reason == SlowPathed {
+		reason = r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from)
 	}
 	r.tally.add(reason, messages)
 	return nil

@@ -178,7 +178,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow: slowPath{newSlowQueue(), newSlowQueue()}, snapshot: &ud.Snapshot{},
+		slow: newSlowPath(), snapshot: &ud.Snapshot{},
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}

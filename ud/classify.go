@@ -13,6 +13,7 @@ import (
 type txRules struct {
 	mtu   int  // bytes of IP packet
 	large bool // the device fills in checksums and segments large frames
+	from  sources
 	scope uint8
 	pkey  hca.PKey
 	peers Peers // nil: no snapshot yet
@@ -52,11 +53,12 @@ func (r route) first(ether []byte) []byte {
 //  4. payload, or that of a segment, above the MTU: TooLong
 //  5. headers of a large frame longer than devices accept: LongHeaders
 //  6. ND behind extension headers, which is not translated: HiddenND
-//  7. no snapshot: NoPeers
-//  8. source address not accepted by the snapshot: slow path
-//  9. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  10. group destination: the IP destination's group, else the broadcast group
-//  11. unicast destination
+//  7. an IP address that the host may not use: ForeignSource
+//  8. no snapshot: NoPeers
+//  9. source address not accepted by the snapshot: slow path
+//  10. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  11. group destination: the IP destination's group, else the broadcast group
+//  12. unicast destination
 //
 // Frames to a destination that the snapshot lacks go to the slow path, large ones only with
 // their first segment; see [route.first].
@@ -110,6 +112,8 @@ func (r *txRules) check(frame []byte) (to route, reason Reason) {
 		return to, LongHeaders
 	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
 		return to, HiddenND
+	case !r.from.permit(etherTypeOf(frame[txEther:]), frame[txPayload:]):
+		return to, ForeignSource
 	case r.peers == nil:
 		return to, NoPeers
 	}

@@ -148,8 +148,8 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from
 	if reason == Delivered {
 		return m.ethernet(buf), coalesce.Sender{GID: m.from.GID, QPN: m.from.QPN}
 	}
-	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
-		reason = SlowPathFull
+	if reason == SlowPathed {
+		reason = r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from)
 	}
 	r.tally.add(reason, messages)
 	return nil, from

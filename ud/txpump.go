@@ -135,7 +135,7 @@ func (t *Tx) read() error {
 
 // dispatch handles the n frames just read.
 func (t *Tx) dispatch(n int) {
-	rules := txRules{int(t.mtu.Load()), t.large, t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
+	rules := txRules{int(t.mtu.Load()), t.large, *t.sources.Load(), t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
 	for i := range n {
 		slot := t.scratch.slots[i]
 		if reason := t.decide(&rules, slot, t.scratch.sizes[i]); reason != Sent {

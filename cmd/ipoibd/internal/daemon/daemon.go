@@ -109,6 +109,7 @@ type daemon struct {
 	changing chan struct{}              // has a value while the set changes, and from the stop on
 	cfg      *config.Config             // applied last; guarded by changing
 	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	passed   passed                     // for the change under way; guarded by changing
 	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
 	leaving  sync.WaitGroup             // of interfaces and devices that are no longer in the set
 }

@@ -128,7 +128,11 @@ type member struct {
 
 // newInterface creates or adopts an interface.
 func (d *daemon) newInterface(c config.Interface, dev *managed) (*member, error) {
-	f, err := iface.Open(c, dev.portGUID, d.env(dev))
+	env := d.env(dev)
+	if c.Name == d.passed.name {
+		env.Namespace = d.passed.namespace
+	}
+	f, err := iface.Open(c, dev.portGUID, env)
 	if err != nil {
 		return nil, err
 	}

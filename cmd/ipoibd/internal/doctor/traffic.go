@@ -66,7 +66,7 @@ func duplicateAddress(f *Facts) []Finding {
 		if evidence == "" {
 			return nil
 		}
-		return &Finding{What: "another host has the underlay address of this host, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: command("ip address show dev %s", t.device.Underlay)}
+		return &Finding{What: "another host has the underlay address of this host, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: report.Command("ip address show dev %s", t.device.Underlay)}
 	})
 }
 
@@ -82,7 +82,7 @@ func familyMismatch(f *Facts) []Finding {
 				family := map[bool]string{true: "IPv4", false: "IPv6"}
 				return &Finding{
 					What: "the peers and this host have addresses of different IP families", Evidence: fmt.Sprintf("the GID of %s is %s, %s; all peers are %s, such as %s", x.Name, gid, family[gid.Is4()], family[!gid.Is4()], t.device.Peers[0]),
-					Advice: "name the peers by addresses of this host's family, or give the underlay an address of theirs", Command: command("ip address add ADDRESS/PREFIX dev %s", t.device.Underlay),
+					Advice: "name the peers by addresses of this host's family, or give the underlay an address of theirs", Command: report.Command("ip address add ADDRESS/PREFIX dev %s", t.device.Underlay),
 				}
 			}
 		}
@@ -127,7 +127,7 @@ func unknownPeer(f *Facts) []Finding {
 		if evidence := t.blames("rx_drop_unknown_peer"); evidence != "" {
 			return &Finding{
 				What: "--known-peers-only drops packets from a host that is not among the peers", Evidence: evidence,
-				Advice: "add it to the peers; a capture on the underlay shows its address", Command: command("tcpdump -ni %s udp port 4791", t.device.Underlay),
+				Advice: "add it to the peers; a capture on the underlay shows its address", Command: report.Command("tcpdump -ni %s udp port 4791", t.device.Underlay),
 			}
 		}
 		return nil
@@ -158,7 +158,7 @@ func peerRefuses(f *Facts) []Finding {
 		x := &Finding{What: "a peer's host reports that no daemon runs there, or a router, a firewall or this host's routes prevent packets from reaching it", Evidence: evidence, Advice: "start ipoibd there, or correct --peer, the firewall or the route"}
 		if len(t.device.Peers) > 0 {
 			x.Evidence += fmt.Sprintf("; the peers are %s", list(t.device.Peers))
-			x.Command = command("ip route get %s", t.device.Peers[0])
+			x.Command = report.Command("ip route get %s", t.device.Peers[0])
 		}
 		return x
 	})
@@ -186,7 +186,7 @@ func noPeerAnswers(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "none of the peers has ever answered", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
-			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: command("ping -c 3 %s", t.device.Peers[0]),
+			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: report.Command("ping -c 3 %s", t.device.Peers[0]),
 		}
 	})
 }

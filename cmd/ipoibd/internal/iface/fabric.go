@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
@@ -45,7 +46,7 @@ func (r *recovery) target(view device.View) (to target, err error) {
 	case !host.Up && r.f.host.assignment.rising:
 		err = errors.New("interface is down; setting it up")
 	case !host.Up:
-		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", host.Name)
+		err = fmt.Errorf("interface is down; bring it up: %s", report.Command("ip link set %s up", host.Name))
 	case view.Session == nil:
 		err = view.Err
 	default:

@@ -81,10 +81,10 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	switch {
 	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
-	case st.MTU != h.mtu.Set:
-		// The state may have been read before the daemon set the MTU, so read it again.
+	case st.MTU != h.mtu.Set || st.Carrier != (st.Up && h.custody.lit()):
+		// The state may have been read before the daemon set the MTU or the carrier, so read it again.
 		if again, err := h.tap.State(); err == nil && again.Present {
-			h.now.MTU = again.MTU
+			h.now.MTU, h.now.Carrier = again.MTU, again.Carrier
 		}
 		h.mtu.changed(h.now.MTU)
 	}
@@ -102,7 +102,7 @@ func alone(st link.State) bool {
 // has a queue.
 func (h *host) setCarrier(on bool) error {
 	h.custody.wantCarrier = on
-	on = on && !h.custody.foreign
+	on = h.custody.lit()
 	err := h.tap.SetCarrier(on)
 	if err == nil {
 		h.carrierIs(on)
@@ -267,6 +267,9 @@ type custody struct {
 	err         error     // of the last inspection; nil: it succeeded
 }
 
+// lit reports whether the daemon has the carrier on.
+func (c *custody) lit() bool { return c.wantCarrier && !c.foreign }
+
 // saw records how many foreign queues an inspection has found, plans the next
 // inspection, and reports whether foreign has changed.
 func (c *custody) saw(queues int, now time.Time) (changed bool) {
@@ -306,7 +309,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 	for _, change := range found.Restored {
 		h.log.Warn("another process has changed the interface; restored", "property", string(change.What), "found", change.Found)
 		if change.What == link.PropertyCarrier {
-			h.carrierIs(c.wantCarrier && !c.foreign)
+			h.carrierIs(c.lit())
 		}
 	}
 	// The status shows the error. It is logged if it differs from the previous one. Run

@@ -74,7 +74,7 @@ func (n *neighbours) hostChanged(old, st link.State) {
 	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
 		n.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
-	n.step(neigh.HostAddrs{Addrs: slices.Collect(st.SelfAddrs())})
+	n.step(neigh.HostAddrs{Addrs: n.f.ownAddrs()})
 }
 
 // deadline returns when to call expire; zero: never.

@@ -217,7 +217,25 @@ func TestR25OperatorsOrders(t *testing.T) {
 		a.plug()
 		a.waitUp()
 		a.tap.SetUp(false)
-		refused("interface is down; bring it up with 'ip link set ib0 up'")
+		refused("interface is down; bring it up: ip link set ib0 up")
+	})
+}
+
+// A container may give ib0 any name. The command that the status suggests means only that name to a shell.
+func TestSuggestedCommandIsQuoted(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		down, err := a.tap.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		down.Name, down.Up = "$(id);`x`", false
+		a.onRun(func(f *Iface) {
+			f.hostChanged(down)
+			f.rec.reconcile()
+		})
+		if s := a.status(); s.Detail != "interface is down; bring it up: ip link set '$(id);`x`' up" {
+			t.Error(s.Detail)
+		}
 	})
 }
 

@@ -104,6 +104,7 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	f.refit()
+	f.checkSources()
 	f.nbrs.hostChanged(old, f.host.now)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,9 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("%v:\ngot  %s\nwant %s", c.args, got, want)
 		}
 		s := a.daemon.status().Sandbox
+		s.Missing = slices.DeleteFunc(s.Missing, func(what string) bool { // before ABI 9 of Landlock
+			return strings.HasPrefix(what, "connections to UNIX sockets of root are not restricted")
+		})
 		if !s.On || strings.Join(s.Capabilities, " ") != c.text || !s.NoNewPrivs || s.Landlock == 0 || !s.Seccomp || len(s.Missing) > 0 {
 			t.Errorf("%v: %+v", c.args, s)
 		}

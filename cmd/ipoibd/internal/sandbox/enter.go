@@ -75,9 +75,8 @@ func first(p Policy) error {
 	if missing != "" {
 		s.Missing = append(s.Missing, missing)
 	}
-	if s.ABI, err = p.restrictFiles(); err != nil {
-		s.Missing = append(s.Missing, err.Error())
-	}
+	abi, open := p.restrictFiles()
+	s.ABI, s.Missing = abi, append(s.Missing, open...)
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // Rights of Landlock (Documentation/userspace-api/landlock.rst).
@@ -17,34 +19,75 @@ const (
 	readFile = syscall.AccessFSReadFile
 	readDir  = readFile | syscall.AccessFSReadDir
 	writeDir = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSRemoveFile | syscall.AccessFSRemoveDir |
-		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock
+		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock | syscall.AccessFSResolveUnix
 	devices = readDir | syscall.AccessFSWriteFile | syscall.AccessFSIoctlDev
 	program = readFile | syscall.AccessFSExecute
 
-	// everything is what needs a right: all that the kernel knows up to ABI 5. Later ABIs also
-	// cover sockets and signals.
-	everything = syscall.AccessFSIoctlDev<<1 - 1
+	// everything is what needs a right: all that the kernel knows up to ABI 9.
+	everything = syscall.AccessFSResolveUnix<<1 - 1
+	// scopes are the operations on other processes that end at the sandbox (ABI 6).
+	scopes = syscall.ScopeAbstractUnixSocket | syscall.ScopeSignal
 )
 
-// restrictFiles forbids all threads, for good, to open files outside the policy. It returns the
-// version of the kernel's Landlock; 0: the kernel has none.
-func (p Policy) restrictFiles() (abi int, err error) {
-	if abi, err = syscall.LandlockGetABIVersion(); err != nil {
-		return 0, fmt.Errorf("the kernel has no Landlock, which restricts access to files (%w)", err)
+// Versions of Landlock from which on it restricts more than files.
+const (
+	abiScopes      = 6 // Linux 6.12
+	abiUnixSockets = 9 // sockets with a path
+)
+
+// restrictFiles forbids all threads, for good, to open files outside the policy, to connect to other
+// UNIX sockets, and to signal other processes. It returns the version of the kernel's Landlock, 0 if it
+// has none, and what that does not restrict.
+func (p Policy) restrictFiles() (abi int, missing []string) {
+	abi, err := syscall.LandlockGetABIVersion()
+	if err != nil {
+		return 0, []string{fmt.Sprintf("the kernel has no Landlock, which restricts access to files (%v)", err)}
 	}
 	var rules []landlock.Rule
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {loaded(), program}} {
+	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}
 	}
-	if err := landlock.MustConfig(landlock.AccessFSSet(everything)).BestEffort().Restrict(rules...); err != nil {
-		return 0, fmt.Errorf("access to files is not restricted: %w", err)
+	config := landlock.MustConfig(landlock.AccessFSSet(everything), landlock.ScopedSet(scopes))
+	if abi == abiScopes && !signalsItself() {
+		config.Scoped = syscall.ScopeAbstractUnixSocket
 	}
-	return abi, nil
+	if err := config.BestEffort().Restrict(rules...); err != nil {
+		return 0, []string{fmt.Sprintf("access to files is not restricted: %v", err)}
+	}
+	if abi < abiScopes {
+		missing = append(missing, "connections to abstract UNIX sockets are not restricted, because the kernel is older than Linux 6.12")
+	}
+	if root := os.Geteuid() == 0; root && abi < abiUnixSockets {
+		missing = append(missing, "connections to UNIX sockets of root are not restricted, because the daemon runs as root and the kernel's Landlock is older than ABI 9")
+	}
+	return abi, missing
+}
+
+// signalsItself reports whether a thread in the sandbox may signal one of its own process that is not in
+// it yet, as the runtime does to restrict them one after the other. Early kernels with ABI 6 forbid
+// it (erratum 2 of Documentation/userspace-api/landlock.rst), and the runtime would wait for ever. The
+// seccomp filter refuses signals to other processes as well.
+func signalsItself() bool {
+	const errata, second = 1 << 1, 1 << 1 // LANDLOCK_CREATE_RULESET_ERRATA
+	fixed, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, errata)
+	return errno == 0 && fixed&second != 0
+}
+
+// sockets returns the sockets of the system to which the daemon connects: systemd's and D-Bus's, and
+// those by which the C library resolves names.
+func sockets() []string {
+	bus, _ := strings.CutPrefix(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), "unix:path=")
+	bus, _, _ = strings.Cut(bus, ",")
+	paths := []string{cmp.Or(bus, "/run/dbus/system_bus_socket"), "/run/nscd", "/run/systemd/resolve"}
+	if notify := os.Getenv("NOTIFY_SOCKET"); filepath.IsAbs(notify) {
+		paths = append(paths, notify)
+	}
+	return paths
 }
 
 // allow returns the rules that grant rights to a directory or a file; none if it does not exist.
@@ -59,7 +102,7 @@ func allow(path string, rights landlock.AccessFSSet) (rules []landlock.Rule) {
 		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && dir != outside {
 			rules = append(rules, landlock.PathAccess(rights, dir).IgnoreIfMissing())
 		}
-		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate // what a file can have
+		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSResolveUnix // what a file can have
 	}
 	return append(rules, landlock.PathAccess(rights, path).IgnoreIfMissing())
 }

@@ -35,8 +35,8 @@ type order struct {
 	// of the parent, which is outside
 	Other    int    // PID
 	Abstract string // a socket
-	Delete  string  // a file that it deletes first
-	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+	Delete   string // a file that it deletes first
+	Lacks    bool   // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
 }
 
 // answer is what a child reports.

@@ -101,10 +101,8 @@ func (p *Policy) addDevice(d *config.Device) {
 			p.Write = append(p.Write, sysDir)
 		}
 	}
-	if d.SharePort != "" {
+	if d.SharePort != "" { // sockets get an owner of their own
 		p.Private = append(p.Private, d.SharePort)
-	}
-	if d.SharePort != "" || d.Lanes > 1 { // sockets get an owner of their own
 		p.Capabilities = append(p.Capabilities, capability.CAP_CHOWN)
 	}
 	if d.SharePort != "" || d.ExactIDs {

@@ -22,6 +22,8 @@ const (
 		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock | syscall.AccessFSResolveUnix
 	devices = readDir | syscall.AccessFSWriteFile | syscall.AccessFSIoctlDev
 	program = readFile | syscall.AccessFSExecute
+	// attribute is a file of sysfs, or a directory of them.
+	attribute = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate
 
 	// everything is what needs a right: all that the kernel knows up to ABI 9.
 	everything = syscall.AccessFSResolveUnix<<1 - 1
@@ -47,7 +49,7 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
+	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {p.Attributes, attribute}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}
@@ -99,7 +101,7 @@ func allow(path string, rights landlock.AccessFSSet) (rules []landlock.Rule) {
 	}
 	if !info.IsDir() {
 		real, err := filepath.EvalSymlinks(path)
-		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && dir != outside {
+		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && (own(dir) || slices.Contains(resolver, path) && !shared(dir)) {
 			rules = append(rules, landlock.PathAccess(rights, dir).IgnoreIfMissing())
 		}
 		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSResolveUnix // what a file can have
@@ -126,17 +128,36 @@ func loaded() []string {
 	return paths
 }
 
-// makeDirs creates the directories that the daemon writes to, and that of namespaces, since a rule needs
-// an existing one. An error shows later, when the directory is used.
+// makeDirs creates the directories that the daemon writes to, since a rule needs an existing one. An
+// error shows later, when the directory is used.
 func (p Policy) makeDirs() {
 	for _, dir := range p.Write {
 		_ = os.MkdirAll(dir, 0o755)
-	}
-	if slices.Contains(p.Read, netnsDir) { // runtimes create it with the first namespace
-		_ = os.Mkdir(netnsDir, 0o755)
 	}
 	for _, dir := range p.Private {
 		_ = os.MkdirAll(filepath.Dir(dir), 0o755)
 		_ = os.Mkdir(dir, 0o700)
 	}
+}
+
+// keepDevices makes sure that the directory of the HCAs' devices stays when a reset removes the last one in
+// it: devtmpfs removes only an empty directory, and the next one of that name would not be the one of the rule.
+// If it cannot, the policy names the directory above, and missing says so.
+func (p *Policy) keepDevices() (missing []string) {
+	at := slices.Index(p.Devices, verbsDir)
+	if at < 0 {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(verbsDir, "rdma_cm")); err == nil {
+		return nil // it belongs to no HCA
+	}
+	_ = os.MkdirAll(verbsDir, 0o755)
+	file, err := os.OpenFile(filepath.Join(verbsDir, ".ipoibd"), os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		file.Close()
+		return nil
+	}
+	p.Devices = slices.Clone(p.Devices)
+	p.Devices[at] = filepath.Dir(verbsDir)
+	return []string{fmt.Sprintf("the daemon can open all devices that its user may open, because %s may be replaced in a reset (%v); load the module rdma_ucm before the start", verbsDir, err)}
 }

@@ -271,6 +271,7 @@ var deeds = []struct {
 	{"connect to an abstract socket", func(o order) error { return connected(o.Abstract) }, done, eperm, nil},
 	{"connect to a socket of root", func(o order) error { return connected(filepath.Join(o.Outside, "socket")) }, done, eacces, func(o order) bool { return o.User == nil }},
 	{"read the passwords", func(order) error { return opened("/etc/shadow", unix.O_RDONLY) }, done, eacces, nil},
+	{"write an attribute of its own", func(o order) error { return opened(filepath.Join(o.Outside, "attribute"), unix.O_WRONLY) }, done, done, nil},
 	{"switch the machine off", func(order) error { return opened("/sys/power/state", unix.O_WRONLY) }, "", eacces, nil},
 	{"remove a PCI device", func(order) error { return opened("/sys/bus/pci/rescan", unix.O_WRONLY) }, "", eacces, nil},
 	{"open a raw disk", func(o order) error { return opened(filepath.Join(o.Outside, "disk"), unix.O_RDONLY) }, "", eacces, nil},
@@ -399,8 +400,8 @@ func folders(t *testing.T) (dir, outside string) {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{filepath.Join(dir, "file"), filepath.Join(outside, "file")} {
-		if err := os.WriteFile(path, nil, 0o666); err != nil { //nolint:gosec // anyone may read it
+	for _, path := range []string{filepath.Join(dir, "file"), filepath.Join(outside, "file"), filepath.Join(outside, "attribute")} {
+		if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // anyone may use it
 			t.Fatal(err)
 		}
 	}
@@ -446,7 +447,9 @@ func TestEnter(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, outside = folders(t)
-	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside})
+	policy := least(dir)
+	policy.Attributes = []string{filepath.Join(outside, "attribute")}
+	a, err := run(t, program, order{Policy: policy, Dir: dir, Outside: outside})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +467,7 @@ func TestEnter(t *testing.T) {
 			t.Errorf("outside the sandbox, %s: %s, want %s", d.name, got, d.outside)
 		}
 	}
-	a.check(t, order{Policy: least(dir)})
+	a.check(t, order{Policy: policy})
 	t.Logf("%d deeds", len(deeds))
 }
 
@@ -475,6 +478,44 @@ func (a answer) check(t *testing.T, o order) {
 		if got := a.Results[d.name]; got != d.inside && (d.may == nil || !d.may(o)) {
 			t.Errorf("%s: %s, want %s", d.name, got, d.inside)
 		}
+	}
+}
+
+// mountVerbs makes a directory for the devices of HCAs.
+func mountVerbs(t *testing.T, options string) {
+	t.Helper()
+	created := os.Mkdir(verbsDir, 0o755) == nil
+	t.Cleanup(func() {
+		_ = unix.Unmount(verbsDir, unix.MNT_DETACH)
+		if created {
+			_ = os.Remove(verbsDir)
+		}
+	})
+	if err := unix.Mount("tmpfs", verbsDir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The directory of an HCA's devices stays when the last device is removed. Where that cannot be, the
+// daemon opens devices in the directory above, and says so.
+func TestKeepDevices(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	mountVerbs(t, "mode=755")
+	p := Policy{Devices: []string{verbsDir, tunDir}}
+	if missing := p.keepDevices(); missing != nil || p.Devices[0] != verbsDir {
+		t.Errorf("missing %q, devices %q", missing, p.Devices)
+	}
+	if entries, err := os.ReadDir(verbsDir); len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if err := unix.Mount("tmpfs", verbsDir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(verbsDir, unix.MNT_DETACH) }()
+	if missing := p.keepDevices(); len(missing) != 1 || !strings.Contains(missing[0], "rdma_ucm") || p.Devices[0] != "/dev" {
+		t.Errorf("missing %q, devices %q", missing, p.Devices)
 	}
 }
 
@@ -499,10 +540,7 @@ func TestEnterConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An HCA's devices; the directory stays, empty.
-	_ = os.Mkdir(verbsDir, 0o755)
-	if err := unix.Mount("tmpfs", verbsDir, "tmpfs", 0, "mode=755"); err != nil {
-		t.Fatal(err)
-	}
+	mountVerbs(t, "mode=755")
 	openTun(t)
 	options := []struct{ top, device, iface string }{
 		{iface: "ebpf: false"},
@@ -531,7 +569,7 @@ func TestEnterConfigured(t *testing.T) {
 		for _, user := range []*User{nil, {UID: 65534, GID: 65534, Groups: []int{}}} {
 			dir, outside := folders(t)
 			p := Needs(cfg, "/etc/ipoibd/c.yaml")
-			p.Write = []string{dir}
+			p.Write, p.Attributes = []string{dir}, []string{filepath.Join(outside, "attribute")}
 			o := order{Policy: &p, User: user, Dir: dir, Outside: outside}
 			a, err := run(t, program, o)
 			if err != nil {

@@ -56,13 +56,18 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	}
 	config := landlock.MustConfig(landlock.AccessFSSet(everything), landlock.ScopedSet(scopes))
 	if abi == abiScopes && !signalsItself() {
-		config.Scoped = syscall.ScopeAbstractUnixSocket
+		config.Scoped &^= syscall.ScopeSignal
+	}
+	const abstract = "connections to abstract UNIX sockets are not restricted, because "
+	if strings.HasPrefix(os.Getenv("NOTIFY_SOCKET"), "@") {
+		config.Scoped &^= syscall.ScopeAbstractUnixSocket
+		missing = append(missing, abstract+"that of the service manager (NOTIFY_SOCKET) is one")
 	}
 	if err := config.BestEffort().Restrict(rules...); err != nil {
 		return 0, []string{fmt.Sprintf("access to files is not restricted: %v", err)}
 	}
 	if abi < abiScopes {
-		missing = append(missing, "connections to abstract UNIX sockets are not restricted, because the kernel is older than Linux 6.12")
+		missing = append(missing, abstract+"the kernel is older than Linux 6.12")
 	}
 	if root := os.Geteuid() == 0; root && abi < abiUnixSockets {
 		missing = append(missing, "connections to UNIX sockets of root are not restricted, because the daemon runs as root and the kernel's Landlock is older than ABI 9")
@@ -85,7 +90,7 @@ func signalsItself() bool {
 func sockets() []string {
 	bus, _ := strings.CutPrefix(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), "unix:path=")
 	bus, _, _ = strings.Cut(bus, ",")
-	paths := []string{cmp.Or(bus, "/run/dbus/system_bus_socket"), "/run/nscd", "/run/systemd/resolve"}
+	paths := []string{cmp.Or(bus, "/run/dbus/system_bus_socket"), "/run/nscd", "/run/systemd/resolve", "/run/systemd/notify"}
 	if notify := os.Getenv("NOTIFY_SOCKET"); filepath.IsAbs(notify) {
 		paths = append(paths, notify)
 	}

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,6 +34,7 @@ type runFlags struct {
 	remove, allowFaults bool
 	takeOver            bool
 	sandbox             bool
+	user                string
 	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
@@ -58,7 +61,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, err := f.confine(s.cfg)
+			confined, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -109,8 +112,11 @@ func runCommand() *cobra.Command {
 
 // confine enters the sandbox, by which the program starts again. It returns nil if there is to be
 // none.
-func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
+func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, error) {
 	if !cfg.Sandbox {
+		if userChosen {
+			return nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
+		}
 		return nil, nil
 	}
 	if f.file != "" {
@@ -124,11 +130,41 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
 		}
 	}
 	needs := f.needs(cfg)
-	confined, err := sandbox.Enter(needs)
+	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) })
 	if err != nil {
 		return nil, err
 	}
 	return confined, sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
+}
+
+// runAs returns the user as whom the daemon runs if root starts it; nil: root.
+func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) (*sandbox.User, error) {
+	name := f.user
+	if !chosen {
+		// Without udev, only root may open the TUN device.
+		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
+			return nil, nil
+		}
+		// A daemon is taken over by one of the same user.
+		if info, err := os.Lstat(cfg.Control); err == nil && f.takeOver {
+			giver, err := osuser.LookupId(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
+			if err != nil {
+				return nil, err
+			}
+			name = giver.Username
+		}
+	}
+	if name == "root" {
+		return nil, nil
+	}
+	found, err := sandbox.LookupUser(name)
+	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--user: %w", err)
+	}
+	return found, nil
 }
 
 // needs returns what the daemon needs for a configuration.
@@ -172,6 +208,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.sandbox, "sandbox", true, "give up all privileges that the configuration does not need")
+	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; without such a user, or with root, stay root")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.takeOver, "take-over", false, "continue the interfaces of the daemon that answers on the control socket, without an interruption; without one, start as usual")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
@@ -224,6 +261,9 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	cfg, err := config.Load(f.file)
 	if _, wrong := errors.AsType[config.Mistakes](err); wrong {
 		return nil, err
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: the user as whom the daemon runs (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,6 +33,8 @@ const (
 	netnsDir = "/run/netns" // of container runtimes and ip-netns(8)
 	verbsDir = "/dev/infiniband"
 	pciDir   = "/sys/bus/pci"
+
+	verbsConfig = "/etc/libibverbs.d"
 )
 
 // resolver are the files that say how names of hosts are resolved (resolv.conf(5), nsswitch.conf(5)).
@@ -95,7 +98,7 @@ func Needs(c *config.Config, file string) Policy {
 func (p *Policy) addDevice(d *config.Device) {
 	if config.KindOf(d.HCA) == config.KindRDMA {
 		p.Capabilities = append(p.Capabilities, capability.CAP_IPC_LOCK)
-		p.Read = append(p.Read, "/etc/libibverbs.d")
+		p.Read = append(p.Read, verbsConfig)
 		p.Devices = append(p.Devices, verbsDir)
 		if d.Coordinator != "" {
 			p.Private = append(p.Private, d.Coordinator)
@@ -166,13 +169,18 @@ func shared(dir string) bool {
 // narrow returns an error if the process would get access to a directory that others use, or through
 // a link to one.
 func (p Policy) narrow() error {
-	for _, dir := range slices.Concat(p.Write, p.Private) {
+	needed := append(slices.Clone(alwaysRead), verbsConfig)
+	dirs := slices.DeleteFunc(slices.Clone(p.Read), func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) })
+	})
+	for _, dir := range slices.Concat(p.Write, p.Private, dirs) {
 		real, err := filepath.EvalSymlinks(dir)
 		if err != nil { // it is missing
 			real = dir
 		}
 		if shared(real) {
-			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control, coordinator or share_port); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control, coordinator, share_port or netns); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
 		}
 	}
 	return nil

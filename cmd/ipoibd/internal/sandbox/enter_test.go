@@ -272,6 +272,8 @@ var deeds = []struct {
 	{"connect to a socket of root", func(o order) error { return connected(filepath.Join(o.Outside, "socket")) }, done, eacces, func(o order) bool { return o.User == nil }},
 	{"read the passwords", func(order) error { return opened("/etc/shadow", unix.O_RDONLY) }, done, eacces, nil},
 	{"write an attribute of its own", func(o order) error { return opened(filepath.Join(o.Outside, "attribute"), unix.O_WRONLY) }, done, done, nil},
+	{"read /sys", func(order) error { return opened("/sys/class/net/lo/mtu", unix.O_RDONLY) }, done, done, nil},
+	{"read of the kernel", func(order) error { return opened("/sys/kernel/uevent_seqnum", unix.O_RDONLY) }, done, eacces, nil},
 	{"switch the machine off", func(order) error { return opened("/sys/power/state", unix.O_WRONLY) }, "", eacces, nil},
 	{"remove a PCI device", func(order) error { return opened("/sys/bus/pci/rescan", unix.O_WRONLY) }, "", eacces, nil},
 	{"open a raw disk", func(o order) error { return opened(filepath.Join(o.Outside, "disk"), unix.O_RDONLY) }, "", eacces, nil},

@@ -40,10 +40,13 @@ const (
 // resolver are the files that say how names of hosts are resolved (resolv.conf(5), nsswitch.conf(5)).
 var resolver = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"}
 
-// alwaysRead are the kernel's own files, libraries, which may be loaded late, the time zone, and the
-// file from which a software HCA's GUID is made.
+// alwaysRead are the kernel's files about processes, devices and itself, as far as libraries need
+// them; libraries, which may be loaded late; the time zone; and the file from which a software HCA's
+// GUID is made.
 var alwaysRead = []string{
-	"/proc", "/sys", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
+	"/proc",
+	"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/btf", "/sys/kernel/mm", "/sys/module",
+	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
 	"/usr/share/zoneinfo", "/etc/localtime", "/etc/machine-id",
 }
 

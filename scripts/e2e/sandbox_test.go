@@ -137,6 +137,7 @@ func TestUser(t *testing.T) {
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "root")
 	a.Run("ip", "link", "set", ifName, "up")
 	a.addAddrs(ifName)
+	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "leave root: a daemon of root answers on "+dir+"/control.sock; stop it; --user root stays root")
 	a.daemon.stop()
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
 	a.waitCarrier()

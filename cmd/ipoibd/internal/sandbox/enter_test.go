@@ -390,7 +390,7 @@ func run(t *testing.T, program string, o order, environ ...string) (answer, erro
 // folders returns a directory that a sandbox includes, and one that it does not.
 func folders(t *testing.T) (dir, outside string) {
 	t.Helper()
-	base, err := os.MkdirTemp("", "sandbox") // t.TempDir is root's alone
+	base, err := os.MkdirTemp("", "ipoibd-sandbox") // t.TempDir is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -586,6 +586,43 @@ func TestEnterConfigured(t *testing.T) {
 		}
 	}
 	t.Logf("%d configurations, %d deeds each", n, len(deeds))
+}
+
+// The user gets the directories of ipoibd that are root's, but no others, and none in which another
+// user could have put something.
+func TestAdopt(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	base := t.TempDir()
+	const stranger = 4711
+	for _, dir := range []string{"ipoibd/holders", "app/data", "open/ipoibd", "theirs/ipoibd"} {
+		if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := filepath.Join(base, "ipoibd", "theirs")
+	err := errors.Join(
+		os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // anyone may replace what is in it
+		os.Chown(filepath.Join(base, "theirs"), stranger, stranger),
+		os.WriteFile(theirs, nil, 0o600), os.Chown(theirs, stranger, stranger),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Policy{Write: []string{filepath.Join(base, "ipoibd"), filepath.Join(base, "app"), filepath.Join(base, "open", "ipoibd"), filepath.Join(base, "theirs", "ipoibd")}, Private: []string{filepath.Join(base, "new")}}
+	if err := (&User{UID: 65534, GID: 65534}).adopt(p); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]uint32{
+		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "new": 65534,
+		"app": 0, "app/data": 0, "open/ipoibd": 0, "theirs/ipoibd": 0,
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(base, path), &st); err != nil || st.Uid != want {
+			t.Errorf("%s belongs to user %d (%v), want %d", path, st.Uid, err, want)
+		}
+	}
 }
 
 // A program that was deleted, as by an upgrade, still enters.

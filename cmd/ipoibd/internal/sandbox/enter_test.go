@@ -32,13 +32,15 @@ const childEnv = "TEST_IPOIBD_SANDBOX_CHILD"
 type order struct {
 	Policy  *Policy // nil: it stays outside
 	User    *User   // as whom it enters
+	Files   bool    // it enters only the part of the sandbox that is Landlock
 	Dir     string  // in which it may write
 	Outside string  // in which it may not
-	// of the parent, which is outside
+	Delete  string  // a file that it deletes first
+	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+
+	// The parent's, which is outside.
 	Other    int    // PID
-	Abstract string // a socket
-	Delete   string // a file that it deletes first
-	Lacks    bool   // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+	Abstract string // socket
 }
 
 // answer is what a child reports.
@@ -79,7 +81,10 @@ func child(text string) error {
 		}
 		os.Setenv(pidEnv, strconv.Itoa(os.Getpid()))
 	}
-	if o.Policy != nil {
+	switch {
+	case o.Files:
+		_, a.Missing = o.Policy.restrictFiles()
+	case o.Policy != nil:
 		s, err := Enter(*o.Policy, func() (*User, error) { return o.User, nil })
 		if err != nil {
 			return err
@@ -621,6 +626,30 @@ func TestAdopt(t *testing.T) {
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(base, path), &st); err != nil || st.Uid != want {
 			t.Errorf("%s belongs to user %d (%v), want %d", path, st.Uid, err, want)
+		}
+	}
+}
+
+// Landlock alone, without the filter, also ends signals and connections to abstract sockets at the
+// sandbox, but not those within it.
+func TestScopes(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Files: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deed, want := range map[string]string{
+		"signal another process": eperm, "signal itself": done, "connect to an abstract socket": eperm, "limit another process": done,
+	} {
+		if got := a.Results[deed]; got != want {
+			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
 		}
 	}
 }

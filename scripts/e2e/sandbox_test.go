@@ -134,11 +134,14 @@ func TestUser(t *testing.T) {
 		}
 		b.waitReaches(a)
 	}
-	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
+	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "root")
 	a.Run("ip", "link", "set", ifName, "up")
 	a.addAddrs(ifName)
+	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "leave root: a daemon of root answers on "+dir+"/control.sock; stop it; --user root stays root")
+	a.daemon.stop()
+	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
 	a.waitCarrier()
-	is("started")
+	is("after one of root")
 	for _, path := range []string{dir, dir + "/control.sock", dir + "/holders"} {
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil || st.Uid != 65534 {

@@ -34,8 +34,8 @@ type Sandbox struct {
 	seccomp bool
 }
 
-// Enter confines this process to a policy. If root calls it, the process continues as the user that as
-// returns; nil: as root. If it succeeds, it executes the program again, with the
+// Enter confines this process to a policy. If root calls it, the process continues as the user that
+// as returns; nil: as root. If it succeeds, it executes the program again, with the
 // same arguments and environment, and returns only there, the sandbox that the first start has
 // entered: the policy of that one applies. So callers read their options before, and have neither
 // threads that matter nor devices. What the kernel does not support is missing in the result.
@@ -72,8 +72,7 @@ func first(p Policy, as func() (*User, error)) error {
 		return fmt.Errorf("%w; --sandbox=false runs without a sandbox", err)
 	}
 	s := Sandbox{Policy: p}
-	// A descriptor that the daemon inherited opens a door, whatever is behind it. It uses none but the
-	// standard ones.
+	// The daemon needs none of the descriptors that it was started with but the standard ones.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		s.Missing = append(s.Missing, fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
 	}

@@ -32,13 +32,15 @@ const childEnv = "TEST_IPOIBD_SANDBOX_CHILD"
 type order struct {
 	Policy  *Policy // nil: it stays outside
 	User    *User   // as whom it enters
+	Files   bool    // it enters only the part of the sandbox that is Landlock
 	Dir     string  // in which it may write
 	Outside string  // in which it may not
-	// of the parent, which is outside
+	Delete  string  // a file that it deletes first
+	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+
+	// The parent's, which is outside.
 	Other    int    // PID
-	Abstract string // a socket
-	Delete   string // a file that it deletes first
-	Lacks    bool   // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+	Abstract string // socket
 }
 
 // answer is what a child reports.
@@ -79,7 +81,10 @@ func child(text string) error {
 		}
 		os.Setenv(pidEnv, strconv.Itoa(os.Getpid()))
 	}
-	if o.Policy != nil {
+	switch {
+	case o.Files:
+		_, a.Missing = o.Policy.restrictFiles()
+	case o.Policy != nil:
 		s, err := Enter(*o.Policy, func() (*User, error) { return o.User, nil })
 		if err != nil {
 			return err
@@ -272,6 +277,8 @@ var deeds = []struct {
 	{"connect to a socket of root", func(o order) error { return connected(filepath.Join(o.Outside, "socket")) }, done, eacces, func(o order) bool { return o.User == nil }},
 	{"read the passwords", func(order) error { return opened("/etc/shadow", unix.O_RDONLY) }, done, eacces, nil},
 	{"write an attribute of its own", func(o order) error { return opened(filepath.Join(o.Outside, "attribute"), unix.O_WRONLY) }, done, done, nil},
+	{"read /sys", func(order) error { return opened("/sys/class/net/lo/mtu", unix.O_RDONLY) }, done, done, nil},
+	{"read of the kernel", func(order) error { return opened("/sys/kernel/uevent_seqnum", unix.O_RDONLY) }, done, eacces, nil},
 	{"switch the machine off", func(order) error { return opened("/sys/power/state", unix.O_WRONLY) }, "", eacces, nil},
 	{"remove a PCI device", func(order) error { return opened("/sys/bus/pci/rescan", unix.O_WRONLY) }, "", eacces, nil},
 	{"open a raw disk", func(o order) error { return opened(filepath.Join(o.Outside, "disk"), unix.O_RDONLY) }, "", eacces, nil},
@@ -388,7 +395,7 @@ func run(t *testing.T, program string, o order, environ ...string) (answer, erro
 // folders returns a directory that a sandbox includes, and one that it does not.
 func folders(t *testing.T) (dir, outside string) {
 	t.Helper()
-	base, err := os.MkdirTemp("", "sandbox") // t.TempDir is root's alone
+	base, err := os.MkdirTemp("", "ipoibd-sandbox") // t.TempDir is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -584,6 +591,67 @@ func TestEnterConfigured(t *testing.T) {
 		}
 	}
 	t.Logf("%d configurations, %d deeds each", n, len(deeds))
+}
+
+// The user gets the directories of ipoibd that are root's, but no others, and none in which another
+// user could have put something.
+func TestAdopt(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	base := t.TempDir()
+	const stranger = 4711
+	for _, dir := range []string{"ipoibd/holders", "app/data", "open/ipoibd", "theirs/ipoibd"} {
+		if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := filepath.Join(base, "ipoibd", "theirs")
+	err := errors.Join(
+		os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // anyone may replace what is in it
+		os.Chown(filepath.Join(base, "theirs"), stranger, stranger),
+		os.WriteFile(theirs, nil, 0o600), os.Chown(theirs, stranger, stranger),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Policy{Write: []string{filepath.Join(base, "ipoibd"), filepath.Join(base, "app"), filepath.Join(base, "open", "ipoibd"), filepath.Join(base, "theirs", "ipoibd")}, Private: []string{filepath.Join(base, "new")}}
+	if err := (&User{UID: 65534, GID: 65534}).adopt(p); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]uint32{
+		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "new": 65534,
+		"app": 0, "app/data": 0, "open/ipoibd": 0, "theirs/ipoibd": 0,
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(base, path), &st); err != nil || st.Uid != want {
+			t.Errorf("%s belongs to user %d (%v), want %d", path, st.Uid, err, want)
+		}
+	}
+}
+
+// Landlock alone, without the filter, also ends signals and connections to abstract sockets at the
+// sandbox, but not those within it.
+func TestScopes(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Files: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deed, want := range map[string]string{
+		"signal another process": eperm, "signal itself": done, "connect to an abstract socket": eperm, "limit another process": done,
+	} {
+		if got := a.Results[deed]; got != want {
+			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
+		}
+	}
 }
 
 // A program that was deleted, as by an upgrade, still enters.

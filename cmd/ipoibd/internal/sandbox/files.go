@@ -49,7 +49,7 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {p.Attributes, attribute}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
+	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {p.Attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}

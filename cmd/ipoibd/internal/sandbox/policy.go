@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,15 +33,20 @@ const (
 	netnsDir = "/run/netns" // of container runtimes and ip-netns(8)
 	verbsDir = "/dev/infiniband"
 	pciDir   = "/sys/bus/pci"
+
+	verbsConfig = "/etc/libibverbs.d"
 )
 
 // resolver are the files that say how names of hosts are resolved (resolv.conf(5), nsswitch.conf(5)).
 var resolver = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"}
 
-// alwaysRead are the kernel's own files, libraries, which may be loaded late, the time zone, and the
-// file from which a software HCA's GUID is made.
+// alwaysRead are the kernel's files about processes, devices and itself, as far as libraries need
+// them; libraries, which may be loaded late; the time zone; and the file from which a software HCA's
+// GUID is made.
 var alwaysRead = []string{
-	"/proc", "/sys", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
+	"/proc",
+	"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/btf", "/sys/kernel/mm", "/sys/module",
+	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
 	"/usr/share/zoneinfo", "/etc/localtime", "/etc/machine-id",
 }
 
@@ -95,7 +101,7 @@ func Needs(c *config.Config, file string) Policy {
 func (p *Policy) addDevice(d *config.Device) {
 	if config.KindOf(d.HCA) == config.KindRDMA {
 		p.Capabilities = append(p.Capabilities, capability.CAP_IPC_LOCK)
-		p.Read = append(p.Read, "/etc/libibverbs.d")
+		p.Read = append(p.Read, verbsConfig)
 		p.Devices = append(p.Devices, verbsDir)
 		if d.Coordinator != "" {
 			p.Private = append(p.Private, d.Coordinator)
@@ -159,13 +165,18 @@ func shared(dir string) bool {
 // narrow returns an error if the process would get access to a directory that others use, or through
 // a link to one.
 func (p Policy) narrow() error {
-	for _, dir := range slices.Concat(p.Write, p.Private) {
+	needed := append(slices.Clone(alwaysRead), verbsConfig)
+	dirs := slices.DeleteFunc(slices.Clone(p.Read), func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) })
+	})
+	for _, dir := range slices.Concat(p.Write, p.Private, dirs) {
 		real, err := filepath.EvalSymlinks(dir)
 		if err != nil { // it is missing
 			real = dir
 		}
 		if shared(real) {
-			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control or coordinator); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control, coordinator or netns); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
 		}
 	}
 	return nil

@@ -143,6 +143,12 @@ func TestSharedDirectories(t *testing.T) {
 		if err := (Policy{Private: []string{dir}}).narrow(); err == nil {
 			t.Errorf("%s was opened", dir)
 		}
+		if err := (Policy{Read: []string{dir}}).narrow(); err == nil && dir != "/run/user/1000" && dir != "/home/x" { // which are missing
+			t.Errorf("%s was opened to read", dir)
+		}
+	}
+	if err := (Policy{Read: append(slices.Clone(alwaysRead), "/run/netns", "/etc/libibverbs.d", "/proc/1/ns")}).narrow(); err != nil {
+		t.Error(err)
 	}
 	for _, dir := range []string{"/run/ipoibd", "/run/ipoibd-a", "/run/x", "/etc/ipoibd", "/var/lib/x", "/run/user/1000/x", "/home/x/y", "/srv/locks"} {
 		if err := (Policy{Write: []string{dir}}).narrow(); err != nil {

@@ -1,14 +1,15 @@
 package sandbox
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	osuser "os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/moby/sys/capability"
 	"golang.org/x/sys/unix"
@@ -71,8 +72,10 @@ func (u *User) become() error {
 }
 
 // adopt gives the user those directories of the policy to which the daemon writes and that belong to
-// root, with what root has in them. It creates them if they are missing. It leaves alone a directory
-// in one that another user could have changed: root must not follow a link there.
+// root, with what root has in them. It creates them if they are missing. It leaves alone one that is
+// not ipoibd's by its name, and one in a directory that another user could have changed: root must
+// not follow a link there. A daemon of root that still runs would lose its directory, so that is an
+// error.
 func (u *User) adopt(p Policy) error {
 	for _, dir := range slices.Concat(p.Write, p.Private) {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil || !roots(filepath.Dir(dir)) {
@@ -82,22 +85,31 @@ func (u *User) adopt(p Policy) error {
 		if slices.Contains(p.Private, dir) {
 			mode = 0o700
 		}
-		_ = os.Mkdir(dir, mode)
-		if !roots(dir) {
+		created := os.Mkdir(dir, mode) == nil
+		if !roots(dir) || !created && !own(dir) {
 			continue
 		}
 		var paths []string // the parent comes first
-		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-			if err == nil && owned(path) {
-				paths = append(paths, path)
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !owned(path) {
+				return err
 			}
-			return err
+			if entry.Type() == fs.ModeSocket {
+				if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+					c.Close()
+					return fmt.Errorf("a daemon of root answers on %s; stop it", path)
+				}
+			}
+			paths = append(paths, path)
+			return nil
 		})
-		for _, path := range slices.Backward(paths) {
-			err = errors.Join(err, os.Lchown(path, u.UID, u.GID))
-		}
 		if err != nil {
-			return fmt.Errorf("give %s to user %d, as whom the daemon runs: %w", dir, u.UID, err)
+			return err
+		}
+		for _, path := range slices.Backward(paths) {
+			if err := os.Lchown(path, u.UID, u.GID); err != nil {
+				return fmt.Errorf("give %s to user %d, as whom the daemon runs: %w", dir, u.UID, err)
+			}
 		}
 	}
 	return nil

@@ -265,6 +265,9 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
+	for _, dev := range x.devices {
+		dev.slot.Settled()
+	}
 	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})
 }

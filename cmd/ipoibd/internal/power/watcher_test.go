@@ -394,6 +394,7 @@ func TestUnsupportedAddress(t *testing.T) {
 func TestR26InhibitorIsHandedOver(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
 		_, f, w := onBus(t)
+		eventually(t, "the watcher has the inhibitor", w.lock.held)
 		fds, err := w.lock.HandOver()
 		if err != nil || len(fds) == 0 {
 			t.Fatalf("%v, %v", fds, err)

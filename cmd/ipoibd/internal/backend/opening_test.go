@@ -2,7 +2,10 @@ package backend
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -27,4 +30,29 @@ func TestR25OpeningThatFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A device that does not work at the start of the daemon does not end the start: it is reset, although it
+// was never open.
+func TestR25DeviceThatIsBrokenAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.broken = true
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg, 1)
+		if !errors.Is(err, ErrBroken) || d.portGUID != rxeGUID {
+			t.Errorf("Probe: GUID %v, %v, want a GUID and ErrBroken", d.portGUID, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
+		await(t, d, isOpen)
+		if k.did() != 1 {
+			t.Errorf("%d resets, want 1", k.did())
+		}
+		cancel()
+		run.Wait()
+	})
 }

@@ -48,7 +48,7 @@ func deviceMustHandle(s DeviceState, on deviceCause) bool {
 	case deviceCauseOpened, deviceCauseFailed:
 		return opens
 	case deviceCauseFault:
-		return s == DeviceHealthy || opens
+		return s == DeviceHealthy || opens || s == DeviceWaiting // where it may be present but dead
 	case deviceCauseOrdered:
 		return s != DeviceSuspended
 	case deviceCauseRemoved:
@@ -222,6 +222,7 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
 	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
 	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
+	id.Dead = rapid.IntRange(0, 3).Draw(t, "dead") == 0
 	w.cmd++
 	pending := w.d.reset.pending
 	if pending == 0 && rapid.Bool().Draw(t, "pending") {

@@ -122,7 +122,7 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 	if !d.born {
 		d.born, d.id, d.list.absent = true, ev.Identity, false
-		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
+		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 && !d.list.devices[i].Dead {
 			d.id = d.list.devices[i]
 		}
 		d.session.index = d.id.Index
@@ -169,7 +169,7 @@ func (d *DeviceLadder) notOpened(c Class) {
 // identify returns whether the identity of the device is known. That of a device that was never
 // open is the first in the list.
 func (d *DeviceLadder) identify() bool {
-	if !d.born && len(d.list.devices) > 0 {
+	if !d.born && len(d.list.devices) > 0 && !d.list.devices[0].Dead {
 		d.born, d.id, d.list.absent = true, d.list.devices[0], false
 	}
 	return d.born

@@ -89,6 +89,9 @@ func checkPort(dev hca.Device, num uint8) error {
 func (s *Slot) Open(context.Context) (hca.Device, error) {
 	s.retire()
 	id, err := s.look()
+	if err == nil && id.Dead {
+		err = fmt.Errorf("the kernel has no RDMA device of it: %w", hca.ErrNoDevice)
+	}
 	if err != nil {
 		return nil, err
 	}

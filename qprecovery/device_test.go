@@ -203,6 +203,8 @@ func (w *deviceWatcher) checkState(before DeviceState) error {
 		return fmt.Errorf("%v: waits without a deadline or a pending answer", s)
 	case (s == DeviceHealthy) != (w.open && !w.closing):
 		return fmt.Errorf("%v with open %v, closing %v", s, w.open, w.closing)
+	case s == DeviceHealthy && w.d.gen != w.d.session.gen:
+		return fmt.Errorf("%v with generation %d, but session %d", s, w.d.gen, w.d.session.gen)
 	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
 		return fmt.Errorf("%v: on the rung %v, but reported %v", s, w.d.rung, w.rung)
 	case s == DeviceSuspended && (!w.d.suspension.on || ok):

@@ -139,8 +139,10 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 }
 
-// opening reports whether the state waits for an opening.
-func (d *DeviceLadder) opening() bool { return d.state == DeviceStarting || d.state == DeviceOpening }
+// opening reports whether the state waits for the opening of the session.
+func (d *DeviceLadder) opening() bool {
+	return d.session.op == d.op.id && (d.state == DeviceStarting || d.state == DeviceOpening)
+}
 
 // notOpened handles an opening that failed, or was abandoned. One that failed because of the
 // device is a failure of the device like any other, and a reset follows if there are means of

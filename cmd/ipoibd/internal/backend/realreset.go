@@ -113,7 +113,7 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
-	s := Sharing{Dir: h.lockDir, Holders: h.foreign}
+	s := Sharing{Dir: h.lockDir, Function: h.found().PCIAddr, Holders: h.foreign}
 	if s.NoReset = h.cfg.Reset == config.ResetNone; !s.NoReset {
 		s.Means = string(h.cfg.Reset)
 	}

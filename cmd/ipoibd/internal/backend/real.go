@@ -22,11 +22,16 @@ type kernel struct {
 	addLink   func(name, netdev string) error
 	delLink   func(name string) error
 	function  func(addr string) (function, error) // of PCI
+	save      func(netdev string) (restore func() error, err error)
 }
 
 var theKernel = kernel{
 	rdma.List, rdma.Watch, rdma.Processes, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
+	func(netdev string) (func() error, error) {
+		n, err := rdma.SaveNetdev(netdev)
+		return n.Restore, err
+	},
 }
 
 func (k kernel) find(name string) (rdma.Device, error) {

@@ -94,6 +94,9 @@ func (k *fakeKernel) kernel() kernel {
 			}
 			return &k.function, nil
 		},
+		save: func(netdev string) (func() error, error) {
+			return func() error { return nil }, nil
+		},
 	}
 }
 

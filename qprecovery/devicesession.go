@@ -76,6 +76,8 @@ func (d *DeviceLadder) closed(ev Closed) {
 	switch {
 	case d.reset.outcome == ResetDone:
 		s.hold = holdFresh
+	case d.reset.outcome == ResetHeld: // it cannot be reset now, so it is opened as it is
+		s.hold = holdFree
 	case s.abandoned:
 		s.hold = holdHeld
 	case otherInstance(s.index, d.id.Index):

@@ -58,7 +58,7 @@ type realHCA struct {
 }
 
 func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: pinned(open), log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
 		if failed := h.completeCutShort(ctx); failed != nil {

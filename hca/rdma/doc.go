@@ -13,7 +13,7 @@
 //	notification of changes                   | uevents of both classes, rdma netlink's
 //	                                          | notifications (Linux 6.12 and later)
 //	users of a device                         | rdma netlink: RDMA_NLDEV_CMD_RES_CTX_GET and
-//	                                          | RDMA_NLDEV_CMD_RES_PD_GET; names: /proc/PID/comm
+//	                                          | RDMA_NLDEV_CMD_RES_PD_GET; names: /proc/PID
 //
 // The list comes from netlink, because sysfs still shows a device whose removal waits for
 // its users. Soft-RoCE, for example, cannot remove a device while it is in use: it waits

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -44,15 +45,17 @@ var (
 	domains  = tracked{14, 46, 47} // RDMA_NLDEV_CMD_RES_PD_GET: every user of the kernel has a protection domain
 )
 
-// Attributes of an entry. That of a process without a PID in the caller's PID namespace, such
-// as one that has ended and left the context to a child, has neither.
+// Attributes of an entry. The kernel tracks the thread that created the resource, so attrResPID is
+// the ID of that thread. If it has ended, or has no ID in the caller's PID namespace, its entry
+// has neither attribute.
 const (
 	attrResPID  = 28
 	attrResKern = 29
 )
 
 // Processes returns the processes that have a context of a device open. Each is the process
-// that opened the context, even if another one has inherited it. It does not block.
+// that opened the context, even if another one has inherited it. A process is unknown once the
+// thread that opened the context has ended. It does not block.
 func Processes(d Device) ([]User, error) {
 	users, err := contexts.users(d)
 	if err != nil {
@@ -96,18 +99,30 @@ func (t tracked) users(d Device) ([]User, error) {
 	for _, m := range msgs {
 		out = append(out, t.parse(m)...)
 	}
+	identify(os.DirFS("/proc"), out)
 	slices.SortFunc(out, func(a, b User) int { return cmp.Or(cmp.Compare(a.PID, b.PID), strings.Compare(a.Name, b.Name)) })
-	out = slices.Compact(out)
-	proc := os.DirFS("/proc")
-	for i := range out {
-		if u := &out[i]; u.PID != 0 {
-			u.Name = optional(proc, strconv.Itoa(u.PID), "comm")
-		}
-	}
-	return out, nil
+	return slices.Compact(out), nil
 }
 
-// parse returns the user of each entry of a message. Users that are processes have no name.
+// identify replaces the IDs of threads by those of their processes, with their names. An ID that
+// /proc does not show stays.
+func identify(proc fs.FS, users []User) {
+	for i := range users {
+		u := &users[i]
+		if u.PID == 0 {
+			continue
+		}
+		for line := range strings.Lines(optional(proc, strconv.Itoa(u.PID), "status")) {
+			text, _ := strings.CutPrefix(line, "Tgid:")
+			if pid, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
+				u.PID = pid
+			}
+		}
+		u.Name = optional(proc, strconv.Itoa(u.PID), "comm")
+	}
+}
+
+// parse returns the user of each entry of a message. Users that are threads have no name.
 func (t tracked) parse(msg []byte) (out []User) {
 	for _, table := range nested(msg, t.table) {
 		for _, entry := range nested(table, t.entry) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/fstest"
 
 	"github.com/vishvananda/netlink/nl"
 )
@@ -56,6 +57,21 @@ func TestParseResources(t *testing.T) {
 				t.Errorf("%d bytes: %+v, want 3 users at most", n, got)
 			}
 		}
+	}
+}
+
+// The kernel reports the thread that has opened the device. The user is its process.
+func TestIdentify(t *testing.T) {
+	proc := fstest.MapFS{
+		"21/status": {Data: []byte("Name:\tworker\nUmask:\t0022\nTgid:\t20\nNgid:\t0\nPid:\t21\n")},
+		"20/status": {Data: []byte("Name:\tib_send_bw\nTgid:\t20\n")},
+		"20/comm":   {Data: []byte("ib_send_bw\n")},
+		"30/status": {Data: []byte("Name:\thidden\nTgid:\t\n")},
+	}
+	users := []User{{21, ""}, {20, ""}, {30, ""}, {40, ""}, {}, {0, "nvme_rdma"}}
+	want := []User{{20, "ib_send_bw"}, {20, "ib_send_bw"}, {30, ""}, {40, ""}, {}, {0, "nvme_rdma"}}
+	if identify(proc, users); !slices.Equal(users, want) {
+		t.Errorf("%+v, want %+v", users, want)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // netdev returns the netdev that TEST_IPOIBD_RDMA_NETDEV names, which has an address and no
@@ -113,7 +114,21 @@ func TestVMUsers(t *testing.T) {
 		t.Errorf("users of an unused device: %v, %v", users, err)
 	}
 	f := hold(t, d)
-	openContext(t, f)
+	opened := make(chan struct{})
+	go func() { // on another thread than that whose ID is the process's
+		defer close(opened)
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			defer runtime.UnlockOSThread()
+			openContext(t, f)
+			return
+		}
+		other := make(chan struct{})
+		go func() { defer close(other); openContext(t, f) }()
+		<-other
+		runtime.UnlockOSThread()
+	}()
+	<-opened
 	users, err := Users(d)
 	must(t, err)
 	if len(users) != 1 || users[0].PID != os.Getpid() || users[0].Name == "" {

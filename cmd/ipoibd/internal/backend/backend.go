@@ -46,6 +46,8 @@ type HCA interface {
 type Sharing struct {
 	Dir   string // of the locks (package resetlock); "": the HCA is not shared
 	Means string // of resetting it, which breaks the openings of all processes; "": none
+	// Function is the PCI function of the HCA, or of the netdev below it; "": none.
+	Function string
 	// NoReset: a reset only opens the HCA again, so it never removes it.
 	NoReset bool
 	// Holders names the other processes that have the HCA open, because of which it is not

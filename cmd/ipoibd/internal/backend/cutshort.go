@@ -53,7 +53,7 @@ func (h *realHCA) completeCutShort(ctx context.Context) error {
 	configured := func(d reset.Device) bool { return d.Name == h.cfg.HCA && d.Means == string(h.cfg.Reset) }
 	return resetlock.Complete(ctx, h.lockDir, completeLimit, configured, func(d reset.Device) error {
 		h.log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
-		return h.kernel.reset(h.cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true)
+		return h.kernel.reset(h.cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true, h.log)
 	}, h.log)
 }
 
@@ -62,7 +62,7 @@ func (h *realHCA) Complete(ctx context.Context) error {
 	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
 		return h.Reset(ctx)
 	}
-	return h.kernel.reset(h.cfg.Reset, h.found(), true)
+	return h.kernel.reset(h.cfg.Reset, h.found(), true, h.log)
 }
 
 // cutShort adds to the error of an absent device what an operator can do if a daemon was

@@ -184,27 +184,31 @@ func TestR21DeviceThatCouldNotBeAddedAgainIsAddedLater(t *testing.T) {
 	})
 }
 
-// The same, but the process ends before it can try again: the next start adds the device.
+// The same, but the process ends before it can try again: the next start adds the device. The
+// record has what it needs, also where a PCI function is reset below a Soft-RoCE device.
 func TestR21DeviceThatCouldNotBeAddedAgainIsAddedByTheNextStart(t *testing.T) {
-	k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-	close(k.freed)
-	cfg := realConfig()
-	cfg.Reset, cfg.Coordinator, cfg.Grace = config.ResetLink, filepath.Join(t.TempDir(), "locks"), time.Minute
-	d, err := k.newReal(cfg, 1)
-	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var run sync.WaitGroup
-	run.Go(func() { d.slot.Run(ctx, d.Run) })
-	await(t, d, isOpen)
-	k.mu.Lock()
-	k.addErr = hca.ErrNoMemory
-	k.mu.Unlock()
-	must(t, d.Reset(context.Background()))
-	await(t, d, func(v device.View) bool { return isGone(v) && k.did() == 1 })
-	cancel()
-	run.Wait()
-	k.addErr = nil
-	if _, err = k.newReal(cfg, 1); err != nil || k.did() != 1 || len(k.added) != 1 {
-		t.Errorf("the next start: %v; %d resets, added %v", err, k.did(), k.added)
+	for how, did := range map[config.Reset]string{config.ResetLink: "", config.ResetDriver: "rebindprobe"} {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset, cfg.Coordinator, cfg.Grace = how, filepath.Join(t.TempDir(), "locks"), time.Minute
+		d, err := k.newReal(cfg, 1)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
+		await(t, d, isOpen)
+		k.mu.Lock()
+		k.addErr = hca.ErrNoMemory
+		k.mu.Unlock()
+		must(t, d.Reset(context.Background()))
+		await(t, d, func(v device.View) bool { return isGone(v) && k.did() == 1 })
+		cancel()
+		run.Wait()
+		k.addErr = nil
+		k.set(nil) // without its netdev, the device is gone
+		if _, err = k.newReal(cfg, 1); err != nil || k.did() != 1 || len(k.added) != 1 || k.function.did != did {
+			t.Errorf("%s: the next start: %v; %d resets, %q, added %v", how, err, k.did(), k.function.did, k.added)
+		}
 	}
 }

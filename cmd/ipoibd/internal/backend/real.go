@@ -22,11 +22,16 @@ type kernel struct {
 	addLink   func(name, netdev string) error
 	delLink   func(name string) error
 	function  func(addr string) (function, error) // of PCI
+	save      func(netdev string) (restore func() error, err error)
 }
 
 var theKernel = kernel{
 	rdma.List, rdma.Watch, rdma.Processes, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
+	func(netdev string) (func() error, error) {
+		n, err := rdma.SaveNetdev(netdev)
+		return n.Restore, err
+	},
 }
 
 func (k kernel) find(name string) (rdma.Device, error) {
@@ -53,7 +58,7 @@ type realHCA struct {
 }
 
 func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: pinned(open), log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
 		if failed := h.completeCutShort(ctx); failed != nil {

@@ -89,7 +89,15 @@ func (k *fakeKernel) kernel() kernel {
 		users:     k.usersOf,
 		addLink:   k.addLink,
 		delLink:   k.delLink,
-		function:  func(string) (function, error) { return &k.function, nil },
+		function: func(addr string) (function, error) {
+			if addr == "" {
+				return nil, hca.ErrInvalid
+			}
+			return &k.function, nil
+		},
+		save: func(netdev string) (func() error, error) {
+			return func() error { return nil }, nil
+		},
 	}
 }
 
@@ -255,7 +263,7 @@ func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	sharing := s.Sharing()
 	return &real{slot: s, portGUID: guid, Device: device.New(device.Config{
 		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset, Complete: s.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
+		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, Holders: sharing.Holders,
 		Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice, Log: log,
 	})}, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -66,7 +67,7 @@ func (h *realHCA) Reset(ctx context.Context) error {
 	}
 	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.usersOf(own))
 	defer context.AfterFunc(ctx, func() { _ = h.overdue(own, ctx.Err()) })() // the log says it
-	return h.kernel.reset(h.cfg.Reset, own, false)
+	return h.kernel.reset(h.cfg.Reset, own, false, h.log)
 }
 
 // releaseEvery is the time between two checks whether this process has closed the device.
@@ -113,7 +114,7 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
-	s := Sharing{Dir: h.lockDir, Holders: h.foreign}
+	s := Sharing{Dir: h.lockDir, Function: h.found().PCIAddr, Holders: h.foreign}
 	if s.NoReset = h.cfg.Reset == config.ResetNone; !s.NoReset {
 		s.Means = string(h.cfg.Reset)
 	}
@@ -180,7 +181,7 @@ type function interface {
 
 // reset resets a device. If an earlier reset has removed the device and was cut short, reset
 // only brings it back. Errors: resetlock.ErrUnfinished.
-func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
+func (k kernel) reset(how config.Reset, d rdma.Device, gone bool, log *slog.Logger) error {
 	if !gone {
 		if err := k.check(how, d); err != nil {
 			return err
@@ -209,7 +210,14 @@ func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
 	case how == config.ResetPCI:
 		act = f.Reset
 	}
+	var restore func()
+	if !gone {
+		restore = k.saveNetdevs(f, log)
+	}
 	err = act()
+	if restore != nil && !errors.Is(err, rdma.ErrUnbound) {
+		restore()
+	}
 	if errors.Is(err, rdma.ErrUnbound) {
 		err = fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
 	}
@@ -221,6 +229,28 @@ func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
 		return fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
 	}
 	return k.addAgain(d, netdev)
+}
+
+// saveNetdevs saves the configuration of a function's netdevs, which a reset creates again, and
+// returns the function that restores it. A netdev that cannot be restored is logged, since the
+// device itself was reset.
+func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
+	saved := map[string]func() error{}
+	for _, name := range f.Netdevs() {
+		again, err := k.save(name)
+		if err != nil {
+			log.Warn("cannot save the addresses and routes of a netdev that the reset creates again; configure it afterwards", "netdev", name, "err", err)
+			continue
+		}
+		saved[name] = again
+	}
+	return func() {
+		for name, again := range saved {
+			if err := again(); err != nil {
+				log.Error("cannot restore the addresses and routes of a netdev that the reset has created again; configure it", "netdev", name, "err", err)
+			}
+		}
+	}
 }
 
 // onlyNetdev returns the netdev of a function. If there are several, it is unknown which of

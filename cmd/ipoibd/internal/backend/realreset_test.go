@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -247,7 +249,8 @@ func (f *fakeFunction) do(what string) error {
 func (f *fakeFunction) Netdevs() []string { return f.before }
 
 // The function is reset as configured, but not below a Soft-RoCE device that could not be
-// added again. If adding it fails after all, the error says what to do.
+// added again. If adding it fails after all, the error says what to do. The function's new netdevs
+// get back their configuration.
 func TestResetFunction(t *testing.T) {
 	soft, hardware := rxe("rxe0", 0, rxeGUID), rxe("mlx5_0", 0, rxeGUID)
 	hardware.Parent = ""
@@ -273,13 +276,29 @@ func TestResetFunction(t *testing.T) {
 		{"driver does not come back", config.ResetDriver, hardware, fakeFunction{err: fmt.Errorf("bind: %w", rdma.ErrUnbound)}, "rebind", "no driver now", true},
 		{"driver does not go", config.ResetDriver, hardware, fakeFunction{err: hca.ErrIO}, "rebind", hca.ErrIO.Error(), false},
 	} {
+		var restored []string // before the device is added
+		netdevs := slices.Sorted(slices.Values(c.f.before))
+		if c.did == "" || errors.Is(c.f.err, rdma.ErrUnbound) {
+			netdevs = nil // the kernel has not created them again
+		}
 		k := kernel{
 			function: func(string) (function, error) { return &c.f, nil },
-			addLink:  func(string, string) error { return hca.ErrNoMemory },
+			addLink: func(string, string) error {
+				if len(restored) == 0 {
+					t.Errorf("%s: the device is added before the netdev has its MAC", c.name)
+				}
+				return hca.ErrNoMemory
+			},
+			save: func(netdev string) (func() error, error) {
+				return func() error { restored = append(restored, netdev); return nil }, nil
+			},
 		}
-		err := k.reset(c.how, c.device, false)
+		err := k.reset(c.how, c.device, false, slog.New(slog.DiscardHandler))
 		if c.f.did != c.did || !strings.Contains(fmt.Sprint(err), c.text) || errors.Is(err, resetlock.ErrUnfinished) != c.gone {
 			t.Errorf("%s: did %q, %v; want %q, %q", c.name, c.f.did, err, c.did, c.text)
+		}
+		if slices.Sort(restored); !slices.Equal(restored, netdevs) {
+			t.Errorf("%s: netdevs %q were restored, want %q", c.name, restored, netdevs)
 		}
 	}
 }
@@ -289,7 +308,7 @@ func TestResetFunction(t *testing.T) {
 func TestR21CompletionThatFailsIsTriedAgain(t *testing.T) {
 	for cause, again := range map[error]bool{syscall.EMFILE: true, hca.ErrNoDevice: false} {
 		k := kernel{function: func(string) (function, error) { return nil, cause }}
-		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true)
+		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, cause) || errors.Is(err, resetlock.ErrUnfinished) != again {
 			t.Errorf("%v", err)
 		}

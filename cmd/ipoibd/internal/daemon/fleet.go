@@ -107,7 +107,7 @@ func (d *daemon) newDevice(ctx context.Context, c config.Device, interfaces []co
 	sharing := slot.Sharing()
 	return &managed{name: c.Name, slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, NoReset: sharing.NoReset, Holders: sharing.Holders,
+		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset, Holders: sharing.Holders,
 		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
 		Journal: d.journal, Log: d.opts.Log,
 	})}, nil

@@ -51,9 +51,12 @@ type Config struct {
 	// Means names the kind of reset if Reset affects what other processes have open; else
 	// it is "".
 	Means string
+	// Function is the PCI function of the HCA or of the netdev below it, which the process needs that
+	// completes a reset; "": none.
+	Function string
 	// NoReset: Reset only makes the HCA usable again; it never removes it.
 	NoReset bool
-	// Holders names the processes that have the HCA open, as far as this process can see.
+	// Holders names the other processes because of which the HCA is not reset; nil: none.
 	Holders func() []string
 	// Coordinator is the directory of the locks that coordinate the processes sharing the
 	// HCA; "" if no other process uses it.

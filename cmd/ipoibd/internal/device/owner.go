@@ -141,7 +141,7 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	}
 	if len(listed) > 0 {
 		id := listed[0]
-		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
+		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: cmp.Or(id.PCIAddr, o.cfg.Function), Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}

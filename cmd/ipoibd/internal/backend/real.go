@@ -21,11 +21,13 @@ type kernel struct {
 	addLink  func(name, netdev string) error
 	delLink  func(name string) error
 	function func(addr string) (function, error) // of PCI
+	pauses   func(rdma.Device) (read func() (uint64, error), end func() error)
 }
 
 var theKernel = kernel{
 	rdma.List, rdma.Watch, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
+	openPauses,
 }
 
 func (k kernel) find(name string) (rdma.Device, error) {
@@ -164,7 +166,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
 		h.known, h.last = id, now
 	}
-	return &identified{dev, id}, nil
+	return &identified{h.kernel.reportPauses(dev, now), id}, nil
 }
 
 // Close implements HCA. An opening leaves no resources behind.
@@ -201,3 +203,6 @@ func (d *identified) QueryPort(num uint8) (hca.PortAttr, error) {
 	}
 	return a, err
 }
+
+// WireBlocked implements [hca.WireReporter].
+func (d *identified) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }

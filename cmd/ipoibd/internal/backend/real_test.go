@@ -49,6 +49,8 @@ type fakeKernel struct {
 	log     strings.Builder
 	warned  string // the log at the last reset
 	lists   int
+
+	paused func() (uint64, error) // reads the pause frames of the netdev; nil: it does not count them
 }
 
 // Write stores the log.
@@ -88,6 +90,12 @@ func (k *fakeKernel) kernel() kernel {
 		addLink:  k.addLink,
 		delLink:  k.delLink,
 		function: func(string) (function, error) { return &k.function, nil },
+		pauses: func(rdma.Device) (func() (uint64, error), func() error) {
+			if k.paused == nil {
+				return nil, nil
+			}
+			return k.paused, func() error { k.paused = nil; return nil }
+		},
 	}
 }
 

@@ -41,7 +41,8 @@
 // # Handles
 //
 // The table requests a handle (AH), by [CreateAH], when the host first sends to a
-// peer, and keeps messages until the handle is ready. handleState has the states.
+// peer, and keeps messages until the handle is ready. When a peer falls silent, it requests another
+// handle in place of that one. handleState has the states.
 //
 // # Translation
 //

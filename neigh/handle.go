@@ -16,9 +16,15 @@ import (
 //	asked   | refused | AHFailed, final or last try    | drop the kept messages
 //	waiting | asked   | the pause is over              | CreateAH
 //	refused | none    | ahHoldoff is over              |
+//	ready   | ready   | the peer is silent             | CreateAH, for a renewal
+//	ready   | ready   | AHReady, of the renewal        | use the new handle, DestroyAH of the old one
+//	ready   | ready   | AHFailed, of the renewal       |
 //	any     | none    | Detached, or the peer goes     | DestroyAH if it was ready; drop the kept messages
 //
 // none, asked and waiting keep messages, ready sends them, refused drops them.
+//
+// A handle is renewed because some drivers (mlx5) resolve the MAC of the next hop when it is made, and
+// use that MAC for ever: a peer or a router that has another one since then is not reached any more.
 type handleState uint8
 
 const (
@@ -37,9 +43,11 @@ func (s handleState) String() string { return handleStateNames[s] }
 // handle is the address handle of a peer.
 type handle struct {
 	state handleState
-	id    uint64 // of the request, while asked
-	ah    hca.AH // while ready
-	tries int    // requests since handleNone
+	id    uint64    // of the request, while asked
+	ah    hca.AH    // while ready
+	fresh uint64    // of the request for its renewal, while ready; 0: none
+	asked time.Time // when ah, or its renewal, was last requested
+	tries int       // requests since handleNone
 	alarm alarm[*peer]
 }
 
@@ -49,6 +57,7 @@ type handles struct {
 	asked  map[uint64]*peer
 	pauses alarms[*peer]
 	ready  int
+	fresh  int // outstanding renewals, which are in asked as well
 }
 
 // outgoing is a message from the host to a peer.
@@ -100,6 +109,7 @@ func (t *roster) dest(p *peer) hca.UDDest {
 func (t *roster) becomeAsked(p *peer) {
 	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
 	p.handle.tries++
+	p.handle.asked = t.now
 	t.handles.asked[p.handle.id] = p
 }
 
@@ -118,7 +128,7 @@ func (t *roster) returnAH(ah hca.AH) {
 }
 
 func (t *roster) becomeReady(p *peer, ah hca.AH) {
-	p.handle = handle{state: handleReady, ah: ah}
+	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked}
 	t.handles.ready++
 	t.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
@@ -133,6 +143,35 @@ func (t *roster) becomeReady(p *peer, ah hca.AH) {
 		t.pub.change()
 	} else {
 		t.pub.changeBy(t.now.Add(latePause))
+	}
+}
+
+// renew requests another handle in place of the one of p, which serves until then, unless that is
+// recent or there are too many such requests.
+func (t *roster) renew(p *peer) {
+	if p.handle.fresh != 0 || t.handles.fresh >= maxRenewals || t.now.Sub(p.handle.asked) < renewPause {
+		return
+	}
+	p.handle.fresh, p.handle.asked = t.requestAH(p.gid), t.now
+	t.handles.asked[p.handle.fresh] = p
+	t.handles.fresh++
+}
+
+// renewed ends the renewal of p's handle, with the new one.
+func (t *roster) renewed(p *peer, ah hca.AH) {
+	t.endRenewal(p)
+	t.returnAH(p.handle.ah)
+	p.handle.ah = ah
+	t.show(p)
+	t.pub.change()
+}
+
+// endRenewal ends the renewal of p's handle, if there is one.
+func (t *roster) endRenewal(p *peer) {
+	if p.handle.fresh != 0 {
+		delete(t.handles.asked, p.handle.fresh)
+		p.handle.fresh = 0
+		t.handles.fresh--
 	}
 }
 
@@ -165,6 +204,7 @@ func (t *roster) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
 		t.handles.ready--
+		t.endRenewal(p)
 		t.returnAH(p.handle.ah)
 	case handleAsked:
 		delete(t.handles.asked, p.handle.id)
@@ -187,12 +227,16 @@ func (t *Table) ahReady(ev AHReady) {
 		t.returnAH(ev.AH)
 		return
 	}
-	p, ok := t.takeAsked(ev.ID)
-	if !ok {
+	p, ok := t.handles.asked[ev.ID]
+	switch {
+	case !ok:
 		t.emit(DestroyAH{AH: ev.AH})
-		return
+	case p.handle.state == handleReady:
+		t.renewed(p, ev.AH)
+	default:
+		delete(t.handles.asked, ev.ID)
+		t.becomeReady(p, ev.AH)
 	}
-	t.becomeReady(p, ev.AH)
 }
 
 // ahFailed tries again to get a handle of a peer, or gives up. It gives up a notice.
@@ -203,21 +247,20 @@ func (t *Table) ahFailed(ev AHFailed) {
 		t.stats.StraysUnanswerable++
 		return
 	}
-	p, ok := t.takeAsked(ev.ID)
+	p, ok := t.handles.asked[ev.ID]
 	if !ok {
 		return
 	}
 	t.stats.AHFailed++
+	if p.handle.state == handleReady {
+		t.endRenewal(p)
+		return
+	}
+	delete(t.handles.asked, ev.ID)
 	final := errors.Is(ev.Err, hca.ErrInvalid) || errors.Is(ev.Err, hca.ErrRange)
 	if final || p.handle.tries >= ahTries {
 		t.becomeRefused(p)
 		return
 	}
 	t.becomeWaiting(p)
-}
-
-func (t *roster) takeAsked(id uint64) (*peer, bool) {
-	p, ok := t.handles.asked[id]
-	delete(t.handles.asked, id)
-	return p, ok
 }

@@ -33,6 +33,10 @@ const (
 	// made just to answer a heard peer, by ARP, ND or a notice. A flood of invented
 	// peers therefore cannot keep the worker from creating handles for honest peers.
 	maxAnswerAHs = 64
+	// maxRenewals bounds the outstanding renewals of handles. On RoCE each may block a worker for some
+	// seconds, because a peer that has fallen silent may be gone. It is half of the workers (package
+	// device), so that new handles need not wait for renewals.
+	maxRenewals = 2
 	// maxAskedIPs bounds the addresses requested for one silent peer, the latest
 	// claim first: one answer is enough.
 	maxAskedIPs = 4
@@ -146,6 +150,10 @@ const (
 	// longer than a network delays a packet. Afterwards another QP of this host
 	// may have that number.
 	formerLife = 5 * time.Second
+
+	// renewPause is the minimum age of a handle that is renewed. With maxRenewals it bounds the renewals of
+	// one peer, and those of a peer that receives but never sends cost little.
+	renewPause = 10 * time.Second
 
 	// foreignMACSilence is how long the MAC learnt behind ib0 must be silent
 	// before it may be replaced or forgotten: the ageing time of a bridge (IEEE

@@ -13,8 +13,9 @@ import (
 //	data sent, alarm off         arm the alarm: silenceLimit from now, or after the pause
 //	data received                stop the alarm, forget the pause
 //	ARP or ND received           stop the alarm: the receiver of a one-way flow sends these
-//	alarm                        request the peer's addresses, double the pause; if there
-//	                             is nothing to request or no source address, keep the pause
+//	alarm                        renew its handle; request the peer's addresses, double the
+//	                             pause; if there is nothing to request or no source
+//	                             address, keep the pause
 //	its handle is ready          if armed, rearm: nothing was sent before
 //	it moved to another QPN      stop the alarm, forget the pause
 //	Detached, or the peer goes   stop the alarm, forget the pause
@@ -99,7 +100,7 @@ func (t *silent) verifyAt() time.Time {
 // verifyDue verifies the peers whose alarms are due, those that have sent data first
 // and the earliest alarms first, so that no peer waits for repeated requests for
 // others. Alarms beyond the rate stay armed.
-func (t *silent) verifyDue() {
+func (t *roster) verifyDue() {
 	for t.rate.left(t.now, maxAskRate) {
 		p, ok := t.proven.due(t.now)
 		if !ok {
@@ -113,10 +114,10 @@ func (t *silent) verifyDue() {
 }
 
 // verify requests the addresses of p, which has been silent for too long, the latest
-// claim first. The interface that has them answers, and p moves to its endpoint. If the
-// host has no source address for a request, verify does nothing, and the next data for p
-// arms the alarm again.
-func (t *silent) verify(p *peer) {
+// claim first. The interface that has them answers, and p moves to its endpoint. If the host has no source
+// address for a request, the next data for p arms the alarm again. verify also renews the handle of p, in
+// case the path to it has changed.
+func (t *roster) verify(p *peer) {
 	if p.wasHeard() {
 		t.dataReceived(p)
 		return
@@ -136,6 +137,7 @@ func (t *silent) verify(p *peer) {
 		t.sendRequest(source, ip)
 		asked++
 	}
+	t.renew(p)
 	if asked == 0 {
 		return
 	}

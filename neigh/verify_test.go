@@ -36,8 +36,8 @@ func TestRequestsStartOnceTheHostHasAnAddress(t *testing.T) {
 	mac := b.macOf(numbered(0))
 	b.step(HostAddrs{})
 	send := func() { b.snap.Unicast(mac) }
-	if out := b.pass(time.Minute, 100*time.Millisecond, send); len(out) != 0 {
-		t.Fatalf("actions %v, want none", out)
+	if out := asks(b.pass(time.Minute, 100*time.Millisecond, send)); len(out) != 0 {
+		t.Fatalf("requests for %v, want none", out)
 	}
 	if n := b.table.Stats().Silences; n != 0 {
 		t.Errorf("%d silences counted without a request", n)

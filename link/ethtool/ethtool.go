@@ -1,11 +1,12 @@
 // Package ethtool reads the features of a netdev, such as its offloads, as `ethtool -k` shows
-// them; vishvananda/netlink and x/sys/unix have no calls for that. It uses the ioctls
+// them, and the statistics of its driver, as `ethtool -S` does; vishvananda/netlink and x/sys/unix have no calls for that. It uses the ioctls
 // of linux/ethtool.h instead of generic netlink, because an ioctl works on any socket, and applies
 // to the network namespace of that socket.
 package ethtool
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"unsafe"
 
@@ -14,8 +15,13 @@ import (
 
 // Constants of linux/ethtool.h that x/sys/unix lacks.
 const (
+	ssStats    = 1  // ETH_SS_STATS, the string set of names of statistics
 	ssFeatures = 4  // ETH_SS_FEATURES, the string set of feature names
 	stringLen  = 32 // ETH_GSTRING_LEN, the bytes of a name
+	// spare is for how many more entries there is room than the kernel has announced. It writes all
+	// that there are by then (ethtool_get_strings and ethtool_get_stats, net/ethtool/ioctl.c), and a
+	// driver has more if queues were added meanwhile: a handful of entries each.
+	spare = 4096
 )
 
 // request is a struct ifreq with a command for ethtool (linux/if.h).
@@ -37,17 +43,11 @@ type setInfo struct {
 // socket in the network namespace of the netdev. Active may block while another process holds the
 // kernel's lock of all interfaces.
 func Active(fd int, netdev string) (names []string, err error) {
-	info := setInfo{cmd: unix.ETHTOOL_GSSET_INFO, mask: 1 << ssFeatures}
-	if err := ioctl(fd, "ETHTOOL_GSSET_INFO", netdev, unsafe.Pointer(&info)); err != nil {
+	all, err := stringSet(fd, netdev, ssFeatures)
+	if err != nil {
 		return nil, err
 	}
-	n := int(info.size)
-	// struct ethtool_gstrings: cmd, set, length, names.
-	table := make([]uint32, 3+n*stringLen/4)
-	table[0], table[1], table[2] = unix.ETHTOOL_GSTRINGS, ssFeatures, info.size
-	if err := ioctl(fd, "ETHTOOL_GSTRINGS", netdev, unsafe.Pointer(&table[0])); err != nil {
-		return nil, err
-	}
+	n := len(all)
 	// struct ethtool_gfeatures: cmd, number of blocks, and for each block of 32 features their bits
 	// that are available, requested, active, and never changed.
 	blocks := (n + 31) / 32
@@ -56,12 +56,88 @@ func Active(fd int, netdev string) (names []string, err error) {
 	if err := ioctl(fd, "ETHTOOL_GFEATURES", netdev, unsafe.Pointer(&bits[0])); err != nil {
 		return nil, err
 	}
-	text := unsafe.Slice((*byte)(unsafe.Pointer(&table[0])), 4*len(table))[3*4:]
-	for i := range n {
+	for i, name := range all {
 		if active := bits[2+4*(i/32)+2]; active&(1<<(i%32)) != 0 {
-			name, _, _ := bytes.Cut(text[i*stringLen:(i+1)*stringLen], []byte{0})
-			names = append(names, string(name))
+			names = append(names, name)
 		}
+	}
+	return names, nil
+}
+
+// Statistics are counters of a netdev's driver, which are added up.
+type Statistics struct {
+	netdev string
+	size   int // number of all its counters
+	chosen []int
+}
+
+// ErrChanged means that the driver has other statistics now: they must be chosen again.
+var ErrChanged = errors.New("the driver has other statistics now")
+
+// Choose returns the statistics of a netdev whose names match; a driver may have none. fd and blocking
+// are as for Active.
+func Choose(fd int, netdev string, match func(name string) bool) (*Statistics, error) {
+	all, err := stringSet(fd, netdev, ssStats)
+	s := &Statistics{netdev: netdev, size: len(all)}
+	for i, name := range all {
+		if match(name) {
+			s.chosen = append(s.chosen, i)
+		}
+	}
+	return s, err
+}
+
+// Any reports whether there are any.
+func (s *Statistics) Any() bool { return len(s.chosen) > 0 }
+
+// Sum reads the statistics and returns their sum. fd and blocking are as for Active; a driver asks its
+// firmware for some of them, which takes about a millisecond. Errors: ErrChanged.
+func (s *Statistics) Sum(fd int) (sum uint64, err error) {
+	n, err := count(fd, s.netdev, ssStats)
+	if err != nil {
+		return 0, err
+	}
+	// struct ethtool_stats: cmd and number of values in one word, values.
+	table := make([]uint64, 1+n+spare)
+	head := (*[2]uint32)(unsafe.Pointer(&table[0]))
+	head[0], head[1] = unix.ETHTOOL_GSTATS, uint32(n)
+	if err := ioctl(fd, "ETHTOOL_GSTATS", s.netdev, unsafe.Pointer(&table[0])); err != nil {
+		return 0, err
+	}
+	if int(head[1]) != s.size {
+		return 0, ErrChanged
+	}
+	for _, i := range s.chosen {
+		sum += table[1+i]
+	}
+	return sum, nil
+}
+
+// count returns the number of names in a set.
+func count(fd int, netdev string, set uint32) (n int, err error) {
+	info := setInfo{cmd: unix.ETHTOOL_GSSET_INFO, mask: 1 << set}
+	if err := ioctl(fd, "ETHTOOL_GSSET_INFO", netdev, unsafe.Pointer(&info)); err != nil || info.mask == 0 {
+		return 0, err
+	}
+	return int(info.size), nil
+}
+
+// stringSet returns a set of names of a netdev's driver.
+func stringSet(fd int, netdev string, set uint32) (names []string, err error) {
+	n, err := count(fd, netdev, set)
+	if n == 0 || err != nil {
+		return nil, err
+	}
+	// struct ethtool_gstrings: cmd, set, length, names.
+	table := make([]uint32, 3+(n+spare)*stringLen/4)
+	table[0], table[1], table[2] = unix.ETHTOOL_GSTRINGS, set, uint32(n)
+	if err := ioctl(fd, "ETHTOOL_GSTRINGS", netdev, unsafe.Pointer(&table[0])); err != nil {
+		return nil, err
+	}
+	text := unsafe.Slice((*byte)(unsafe.Pointer(&table[0])), 4*len(table))[3*4:]
+	for i := range min(int(table[2]), n+spare) {
+		name, _, _ := bytes.Cut(text[i*stringLen:(i+1)*stringLen], []byte{0})
+		names = append(names, string(name))
 	}
 	return names, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,30 @@ func TestActiveFeatures(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Statistics are those that ethtool shows. The index of the other end of a veth pair is one of them.
+func TestStatistics(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns, _ := nstest.Pair(t, 1500)
+	var fd int
+	ns.Do(func() { fd = newSocket(t, unix.AF_INET) })
+	shown := regexp.MustCompile(`peer_ifindex: (\d+)`).FindStringSubmatch(ns.Run("ethtool", "-S", nstest.Dev))
+	s, err := ethtool.Choose(fd, nstest.Dev, func(name string) bool { return name == "peer_ifindex" })
+	if err != nil || !s.Any() || shown == nil {
+		t.Fatalf("%+v, %v; ethtool shows %q", s, err, shown)
+	}
+	if sum, err := s.Sum(fd); err != nil || strconv.FormatUint(sum, 10) != shown[1] {
+		t.Errorf("%d, %v; ethtool shows %q", sum, err, shown)
+	}
+	if s, err := ethtool.Choose(fd, nstest.Dev, func(string) bool { return false }); err != nil || s.Any() {
+		t.Errorf("%+v, %v: chosen, although no name matches", s, err)
+	}
+	if s, err := ethtool.Choose(fd, "lo", func(string) bool { return true }); s.Any() {
+		t.Errorf("%+v, %v: lo has none", s, err)
 	}
 }
 

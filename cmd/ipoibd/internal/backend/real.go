@@ -23,6 +23,7 @@ type kernel struct {
 	delLink   func(name string) error
 	function  func(addr string) (function, error) // of PCI
 	save      func(netdev string) (restore func() error, err error)
+	pauses    func(rdma.Device) (read func() (uint64, error), end func() error)
 }
 
 var theKernel = kernel{
@@ -32,6 +33,7 @@ var theKernel = kernel{
 		n, err := rdma.SaveNetdev(netdev)
 		return n.Restore, err
 	},
+	openPauses,
 }
 
 func (k kernel) find(name string) (rdma.Device, error) {
@@ -191,7 +193,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
 		h.known, h.last = id, now
 	}
-	return &identified{dev, id}, nil
+	return &identified{h.kernel.reportPauses(dev, now), id}, nil
 }
 
 // Close implements HCA. An opening leaves no resources behind.
@@ -228,3 +230,6 @@ func (d *identified) QueryPort(num uint8) (hca.PortAttr, error) {
 	}
 	return a, err
 }
+
+// WireBlocked implements [hca.WireReporter].
+func (d *identified) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }

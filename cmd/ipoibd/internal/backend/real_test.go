@@ -50,6 +50,8 @@ type fakeKernel struct {
 	warned  string // the log at the last reset
 	lists   int
 	broken  bool // no device opens before the first reset
+
+	paused func() (uint64, error) // reads the pause frames of the netdev; nil: it does not count them
 }
 
 // Write stores the log.
@@ -97,6 +99,12 @@ func (k *fakeKernel) kernel() kernel {
 		},
 		save: func(netdev string) (func() error, error) {
 			return func() error { return nil }, nil
+		},
+		pauses: func(rdma.Device) (func() (uint64, error), func() error) {
+			if k.paused == nil {
+				return nil, nil
+			}
+			return k.paused, func() error { k.paused = nil; return nil }
 		},
 	}
 }

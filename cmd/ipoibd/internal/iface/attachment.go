@@ -22,6 +22,25 @@ type attachment struct {
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
 	ahs     *device.AHWorkers
 	records *records
+	onTAP   *offloads
+}
+
+// offloads are those that were last set on the TAP; they belong to the worker. The inspections of ib0
+// restore them, so a rung need not set them again, and does not wait for the kernel's lock of all
+// interfaces.
+type offloads struct {
+	wanted, got link.Offloads
+	set         bool
+}
+
+// use sets the offloads of a TAP, unless they were set before, and returns those that it accepted.
+func (o *offloads) use(tap TAP, want link.Offloads) (got link.Offloads, err error) {
+	if o.set && o.wanted == want {
+		return o.got, nil
+	}
+	got, err = tap.SetOffloads(want)
+	*o = offloads{want, got, err == nil}
+	return got, err
 }
 
 // address is the interface's link-layer address.
@@ -45,7 +64,7 @@ func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err erro
 			want &^= link.OffloadUSO
 		}
 	}
-	got, err := tap.SetOffloads(want)
+	got, err := a.onTAP.use(tap, want)
 	if err != nil {
 		return err
 	}

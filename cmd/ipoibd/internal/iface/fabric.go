@@ -19,9 +19,10 @@ import (
 type fabric struct {
 	dev     *device.Device
 	want    port.Want
-	joined  []port.Group    // at a subnet administrator, which is not implemented yet: none
-	att     *attachment     // in use; nil: none
-	coming  *attachment     // being opened; nil: none
+	joined  []port.Group // at a subnet administrator, which is not implemented yet: none
+	att     *attachment  // in use; nil: none
+	coming  *attachment  // being opened; nil: none
+	onTAP   offloads
 	used    uint64          // instance of the session that was used last
 	seen    *device.Session // of the view that the ladder knows; nil: none
 	aim     target          // of retry
@@ -120,7 +121,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 		return hca.ErrClosed
 	}
 	r.f.host.fitMTU(to.plan)
-	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records}
+	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records, onTAP: &r.onTAP}
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -208,4 +209,23 @@ func guardCount(s *device.Session, name string) uint64 {
 		}
 	}
 	return 0
+}
+
+// Another process holds the kernel's lock of all interfaces for a long time. A reset of the device needs
+// nothing of ib0 for which it would wait, so that does not look like a fault of the device (R07).
+func TestR07LockedHostIsNoFault(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		locked := make(chan struct{})
+		a.tap.mu.Lock()
+		a.tap.locked = locked
+		a.tap.mu.Unlock()
+		a.deviceReset()
+		time.Sleep(time.Minute)
+		if n := a.dev.Opens(); n != 2 || a.status().State != report.InterfaceUp {
+			t.Errorf("opened %d times, want 2; %s", n, a.status().State)
+		}
+		close(locked)
+		reach(t, a, b)
+	})
 }

@@ -51,6 +51,17 @@ type tap struct {
 	grounded   error         // of BringUp
 	raised     int           // calls of BringUp
 	given      bool          // GiveUp was called
+	locked     chan struct{} // SetOffloads blocks until it is closed; nil: it does not
+}
+
+func (t *tap) SetOffloads(want link.Offloads) (link.Offloads, error) {
+	t.mu.Lock()
+	locked := t.locked
+	t.mu.Unlock()
+	if locked != nil {
+		<-locked
+	}
+	return t.Fake.SetOffloads(want)
 }
 
 // assigned is a call of Assign, and the state that it found.

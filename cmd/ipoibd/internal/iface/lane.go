@@ -144,8 +144,8 @@ func (ls lanes) start(gen uint32) error {
 	for _, l := range ls {
 		if l.lost == nil {
 			l.discard(false)
-			l.in.start(gen)
-			l.out.start(gen)
+			l.in.start(gen, l.fetcher)
+			l.out.start(gen, l.sender)
 			l.detector.Restart()
 		}
 	}
@@ -165,11 +165,13 @@ func (ls lanes) stop(all bool) error {
 	errs := make([]error, len(ls))
 	for i, l := range ls {
 		ended.Go(func() {
-			errs[i] = l.out.halt(l.sender)
+			errs[i] = l.out.halt()
 			if all {
-				errs[i] = cmp.Or(errs[i], l.in.halt(l.fetcher))
+				errs[i] = cmp.Or(errs[i], l.in.halt())
 			}
-			l.lost = cmp.Or(l.lost, errs[i])
+			if errs[i] != nil { // else the worker may use the lane now
+				l.lost = errs[i]
+			}
 		})
 	}
 	ended.Wait()
@@ -184,9 +186,9 @@ func (ls lanes) discard(on bool) {
 }
 
 func (l *lane) discard(on bool) {
-	_ = l.stale.halt(nil) // it uses only the TAP
+	_ = l.stale.halt() // it uses only the TAP
 	if on {
-		l.stale.start(0)
+		l.stale.start(0, nil)
 	}
 }
 

@@ -17,15 +17,17 @@ type pump struct {
 
 	running bool // started, and neither halted, found failed nor abandoned since
 	gen     uint32
+	by      *device.Caller // its way to the device; nil: it uses none
 	stop    atomic.Bool
 	rounds  atomic.Uint64         // that have ended
 	err     atomic.Pointer[error] // why it failed; nil while it runs
 	done    chan struct{}         // closed when the goroutine has ended
 }
 
-// start runs the pump on the queue pair of generation gen. The pump must not be running.
-func (p *pump) start(gen uint32) {
-	p.running, p.gen = true, gen
+// start runs the pump on the queue pair of generation gen, which it uses by a caller, which may be nil.
+// The pump must not be running.
+func (p *pump) start(gen uint32, by *device.Caller) {
+	p.running, p.gen, p.by = true, gen, by
 	p.stop.Store(false)
 	p.err.Store(nil)
 	p.done = make(chan struct{})
@@ -52,18 +54,18 @@ func (p *pump) run() {
 	}
 }
 
-// halt stops the pump and clears its error, if any. A pump that hangs in a call of its caller, which
-// may be nil, is abandoned: halt returns the error, which wraps hca.ErrStuck, and the pump and what it
-// uses must not be used any more. Idempotent.
-func (p *pump) halt(by *device.Caller) error {
+// halt stops the pump and clears its error, if any. A pump that hangs in a call of its caller is
+// abandoned: halt returns the error, which wraps hca.ErrStuck, and the pump and what it uses must not be
+// used any more. Idempotent.
+func (p *pump) halt() error {
 	if !p.running {
 		return nil
 	}
 	p.running = false
 	p.stop.Store(true)
 	p.wake()
-	if by != nil {
-		if err := by.Await(p.done); err != nil {
+	if p.by != nil {
+		if err := p.by.Await(p.done); err != nil {
 			return err
 		}
 	}

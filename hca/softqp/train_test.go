@@ -17,8 +17,8 @@ import (
 func TestLargeSendIsOneTrain(t *testing.T) {
 	r := rtsRig(t)
 	r.limits = Limits{64, 65507}
-	r.sendLarge(1, peer4, 0, 5000, 1000)
-	r.sendLarge(2, peer4, 0, 2500, 1000)
+	r.sendLarge(1, 5000, 1000)
+	r.sendLarge(2, 2500, 1000)
 	b := r.fill()
 	var got []string
 	for i := range b.Trains() {
@@ -120,7 +120,7 @@ func TestBatchesEndBetweenTrains(t *testing.T) {
 		r := rtsRig(t)
 		r.limits = c.limits
 		for i := range c.sends {
-			r.sendLarge(uint64(i), peer4, 0, c.bytes, c.mss)
+			r.sendLarge(uint64(i), c.bytes, c.mss)
 		}
 		var got []string
 		for r.waiting() > 0 {
@@ -148,7 +148,7 @@ func TestTrainsAtEveryBound(t *testing.T) {
 			for _, short := range []int{0, 1, size - 1} { // bytes that the last segment lacks
 				r := rtsRig(t)
 				r.limits = limits
-				r.sendLarge(1, peer4, 0, n*size-short, size)
+				r.sendLarge(1, n*size-short, size)
 				trains, segs := 0, 0
 				for r.waiting() > 0 {
 					b := r.fill()

@@ -48,6 +48,23 @@ func TestTxPostsALargeFrame(t *testing.T) {
 	b.checkRing(t)
 }
 
+// Only frames that the queue pair took count as large: not those that it refused or that a reset
+// dropped before they were posted.
+func TestTxCountsLargeFramesOncePosted(t *testing.T) {
+	b := newLargeTxBench(t)
+	b.qp.invalid = func(wr *hca.SendWR) bool { return wr.LSO.MSS == 900 }
+	b.src.add(largeTCP(macB, 10000, 1000))
+	b.src.add(largeTCP(macB, 10000, 900))
+	b.pump(t)
+	b.qp.refuse = hca.ErrQueueFull
+	b.src.add(largeTCP(macB, 10000, 800))
+	b.pump(t)
+	b.Detach()
+	checkCounts(t, b.Counters(), map[string]uint64{
+		"tx_read": 3, "tx_posts": 1, "tx_taken_back": 1, "tx_large": 1, "tx_segments": 10, "tx_drop_post_refused": 1, "tx_drop_reset": 2,
+	})
+}
+
 // A frame may have as many segments as a device takes, whatever the depth of the send queue.
 func TestTxPostsTheMostSegments(t *testing.T) {
 	b := newLargeTxBench(t)

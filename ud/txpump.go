@@ -190,8 +190,6 @@ func (t *Tx) describe(slot uint32, n int, by route) {
 	if by.mss > 0 {
 		at = txEther + by.headers
 		wr.LSO = hca.LSO{Header: t.ring.bytes(slot)[txMessage:at], MSS: by.mss}
-		t.cut.Add(1)
-		t.pieces.Add(uint64(by.segments(txMessage + n - txEther)))
 	}
 	t.sge[slot] = t.ring.sge(slot, at, txMessage+n-at)
 	if t.seq%signalEvery == 0 {
@@ -217,9 +215,14 @@ func (t *Tx) post() error {
 			t.recordSent(list, at, t.wrs[:n])
 		}
 		for i := range n {
-			slot := uint32(t.wrs[i].ID)
+			wr := &t.wrs[i]
+			slot := uint32(wr.ID)
 			t.ring.post(slot)
 			t.order.push(slot)
+			if mss := wr.LSO.MSS; mss > 0 {
+				t.cut.Add(1)
+				t.pieces.Add(uint64((int(t.sge[slot].Length) + mss - 1) / mss))
+			}
 		}
 		t.setWaiting(copy(t.wrs, t.wrs[n:]))
 		switch {

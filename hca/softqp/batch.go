@@ -88,6 +88,7 @@ type Batch struct {
 	path   roce.Path                      // of the last train
 	sealer roce.Sealer
 
+	more    bool         // requests follow the current one
 	peers   []netip.Addr // destinations of the copies
 	skipped int          // peers skipped since the last copy
 	status  hca.WCStatus // with TailFail
@@ -118,7 +119,7 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram)
 	m := &b.msg
 	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))
 	trailer := int(m.bth.Pad) + roce.ICRCLen
-	size := roce.HeaderLen + m.head + m.payload.size + trailer
+	size := m.size()
 	t := b.trainFor(env, dst, ttl, size)
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
 	b.datagrams[b.n] = d
@@ -163,9 +164,7 @@ func (b *Batch) trainFor(env *Env, dst netip.Addr, ttl uint8, size int) *Train {
 	m := &b.msg
 	if b.numTrains > 0 {
 		t := &b.trains[b.numTrains-1]
-		if t.Segs < b.limits.MaxSegs && t.Len+size <= b.limits.MaxBytes &&
-			t.Len == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
-			t.Dst == dst && t.qpn == m.bth.DestQPN && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic {
+		if t.continues(m, dst, ttl, size) && !b.limits.reached(t, size) {
 			return t
 		}
 	}
@@ -174,6 +173,34 @@ func (b *Batch) trainFor(env *Env, dst netip.Addr, ttl uint8, size int) *Train {
 	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, qpn: m.bth.DestQPN, from: b.numVec}
 	b.path = roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
 	return t
+}
+
+// continues reports whether a datagram may follow those of the train, apart from the limits.
+func (t *Train) continues(m *message, dst netip.Addr, ttl uint8, size int) bool {
+	return t.Len == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
+		t.Dst == dst && t.qpn == m.bth.DestQPN && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic
+}
+
+// reached reports whether a train cannot take another datagram.
+func (l Limits) reached(t *Train, size int) bool {
+	return t.Segs >= l.MaxSegs || t.Len+size > l.MaxBytes
+}
+
+// shouldEnd reports whether the batch should end before the current message, with which left
+// datagrams of its request begin, first if it is the request's first one. The next batch can then
+// send as one train what this one has no room for: a train like the last one, which is full, or
+// all of a request.
+func (b *Batch) shouldEnd(left int, first bool) bool {
+	room := hca.Batch - b.n
+	if b.n == 0 || left <= room && !b.more {
+		return false
+	}
+	m, t := &b.msg, &b.trains[b.numTrains-1]
+	size := m.size()
+	if t.continues(m, m.dst, m.hops, size) {
+		return b.limits.reached(t, size) && room < t.Segs
+	}
+	return first && left > room && left <= hca.Batch
 }
 
 // message is a request, or a segment of it, whose memory and addresses are resolved.
@@ -190,6 +217,12 @@ type message struct {
 	covered int           // bytes of the payload that their checksum covers
 	payload pieces        // the message after these headers
 	whole   segment.Plan  // of a message that lacks checksums
+}
+
+// size returns the length of the message's packet, from the BTH to the ICRC.
+func (m *message) size() int {
+	n := m.head + m.payload.size
+	return roce.HeaderLen + n + roce.PadFor(n) + roce.ICRCLen
 }
 
 // cut prepares segment seg of a large send.

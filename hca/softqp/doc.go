@@ -37,7 +37,8 @@
 // Package segment cuts a large send ([hca.LSO]) and fills in checksums
 // ([hca.SendIPCsum]). The headers that it writes are in memory of the batch, and the rest
 // stays in place. A request that does not end within a batch continues in the next one,
-// with the next segment or, if it is replicated, the next peer.
+// with the next segment or, if it is replicated, the next peer. Where more follows, a batch ends
+// between two trains rather than within one.
 //
 // # Receiving
 //

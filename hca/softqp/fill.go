@@ -25,21 +25,20 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 	at := q.send.at
 	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
 		r := q.send.queue.at(i)
-		if left := r.messages() - at.seg; b.n > 0 && left <= hca.Batch && b.n+left > hca.Batch {
-			return // do not split a large send that fits a batch: that would split its train
-		}
+		b.more = i+1 < q.send.queue.len()
 		if at.seg == 0 && at.next == 0 {
 			at.peers = peers
 		}
-		if q.prepare(env, r, b) {
-			q.fillOne(env, at, r, b)
+		if q.prepare(env, r, b) && !q.fillOne(env, at, r, b) {
+			return
 		}
 		at = progress{}
 	}
 }
 
-// fillOne adds the datagrams of one prepared request from its progress on.
-func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
+// fillOne adds the datagrams of one prepared request from its progress on. It returns false if the
+// batch should end before the next of them.
+func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) bool {
 	m, n := &b.msg, r.messages()
 	unicast := !m.dst.IsMulticast()
 	local := unicast && env.Own(m.dst)
@@ -51,6 +50,9 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 		case local:
 			b.loopBack(env, after(at.seg, n))
 		case unicast:
+			if b.shouldEnd(n-at.seg, at.seg == 0) {
+				return false
+			}
 			b.add(env, m.dst, m.hops, q.send.psn, after(at.seg, n))
 		case env.Replicate:
 			if q.replicate(env, at, b) {
@@ -61,6 +63,7 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 			b.loopBack(env, after(at.seg, n))
 		}
 	}
+	return true
 }
 
 // replicate adds a copy of the current message for every peer except this port itself. It

@@ -170,11 +170,11 @@ var tcpHeader = append([]byte{
 	0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2,
 }, append([]byte{0x12, 0x34, 0, 80, 0, 0, 0, 0, 1, 2, 3, 4, 0x50, 0x18}, make([]byte, 6)...)...)
 
-// sendLarge posts a large send of n bytes from off on.
-func (r *rig) sendLarge(id uint64, to netip.Addr, off, n, mss int) {
+// sendLarge posts a large send of n bytes to peer4.
+func (r *rig) sendLarge(id uint64, n, mss int) {
 	r.Helper()
-	wr := hca.SendWR{ID: id, SGList: []hca.SGE{r.txSGE(off, n)}, UD: hca.UDDest{QPN: 0x777, QKey: 0x0b1c}, LSO: hca.LSO{Header: tcpHeader, MSS: mss}}
-	if err := r.PostSend(&wr, ahTo(to)); err != nil {
+	wr := hca.SendWR{ID: id, SGList: []hca.SGE{r.txSGE(0, n)}, UD: hca.UDDest{QPN: 0x777, QKey: 0x0b1c}, LSO: hca.LSO{Header: tcpHeader, MSS: mss}}
+	if err := r.PostSend(&wr, ahTo(peer4)); err != nil {
 		r.Fatal(err)
 	}
 }

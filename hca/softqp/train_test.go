@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -16,8 +17,8 @@ import (
 func TestLargeSendIsOneTrain(t *testing.T) {
 	r := rtsRig(t)
 	r.limits = Limits{64, 65507}
-	r.sendLarge(1, peer4, 0, 5000, 1000)
-	r.sendLarge(2, peer4, 0, 2500, 1000)
+	r.sendLarge(1, 5000, 1000)
+	r.sendLarge(2, 2500, 1000)
 	b := r.fill()
 	var got []string
 	for i := range b.Trains() {
@@ -98,21 +99,74 @@ func TestTrainHasOneQP(t *testing.T) {
 	}
 }
 
-// A large send that fits a batch is not divided over two.
-func TestLargeSendsAreNotDivided(t *testing.T) {
-	r := rtsRig(t)
-	r.limits = Limits{64, 65507}
-	for i := range 3 {
-		r.sendLarge(uint64(i), peer4, 0, 30000, 1000)
+// Batches end where trains do: a large send is divided over two only behind a full train, whose
+// successor the next batch fills.
+func TestBatchesEndBetweenTrains(t *testing.T) {
+	for _, c := range []struct {
+		what              string
+		sends, bytes, mss int
+		limits            Limits
+		want              string // trains, batch by batch
+	}{
+		{"shorter last segments", 3, 29500, 1000, Limits{64, 65507}, "[30 30] [30]"},
+		{"equal segments", 3, 30000, 1000, Limits{64, 65507}, "[61] [29]"},
+		{"frames of one segment more than a train", 4, 32000, 1000, Limits{64, 31 * 1068}, "[31 31] [31 31] [4]"},
+		{"as many as a train", 3, 31000, 1000, Limits{64, 31 * 1068}, "[31 31] [31]"},
+		{"one less than a train", 3, 30000, 1000, Limits{64, 31 * 1068}, "[31 31] [28]"},
+		{"frames of many trains", 2, 30000, 150, Limits{64, 65507}, "[64] [64] [64] [64] [64] [64] [16]"},
+		{"no trains", 3, 30000, 1000, Limits{1, 65507}, "[" + strings.TrimSpace(strings.Repeat("1 ", 64)) + "] [" + strings.TrimSpace(strings.Repeat("1 ", 26)) + "]"},
+		{"one frame", 1, 30000, 667, Limits{64, 31 * 736}, "[31 14]"},
+	} {
+		r := rtsRig(t)
+		r.limits = c.limits
+		for i := range c.sends {
+			r.sendLarge(uint64(i), c.bytes, c.mss)
+		}
+		var got []string
+		for r.waiting() > 0 {
+			b := r.fill()
+			var segs []int
+			for _, train := range b.Trains() {
+				segs = append(segs, train.Segs)
+			}
+			got = append(got, fmt.Sprint(segs))
+			r.Finish(b, len(b.Trains()))
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: trains of %v, want %v", c.what, got, c.want)
+		}
 	}
-	var got []int
-	for r.waiting() > 0 {
-		b := r.fill()
-		got = append(got, b.n)
-		r.Finish(b, len(b.Trains()))
-	}
-	if want := []int{60, 30}; !slices.Equal(got, want) {
-		t.Errorf("batches of %v, want %v", got, want)
+}
+
+// A large send of any number of segments around the bounds of a train becomes as few trains as
+// possible, each within the bounds.
+func TestTrainsAtEveryBound(t *testing.T) {
+	const size, packet = 100, 168 // of a segment's payload and of its packet
+	for _, limits := range []Limits{{64, 65507}, {64, 31 * packet}, {64, 32*packet - 1}, {2, 65507}} {
+		most := min(limits.MaxSegs, limits.MaxBytes/packet)
+		for _, n := range []int{1, 2, most - 1, most, most + 1, 2*most - 1, 2 * most, 2*most + 1, 5*most + 1} {
+			for _, short := range []int{0, 1, size - 1} { // bytes that the last segment lacks
+				r := rtsRig(t)
+				r.limits = limits
+				r.sendLarge(1, n*size-short, size)
+				trains, segs := 0, 0
+				for r.waiting() > 0 {
+					b := r.fill()
+					for i := range b.Trains() {
+						d := &b.Trains()[i]
+						parseTrain(t, r.env, d)
+						if d.Segs > limits.MaxSegs || d.Len > limits.MaxBytes {
+							t.Errorf("%+v, %d segments: a train of %d with %d bytes", limits, n, d.Segs, d.Len)
+						}
+						trains, segs = trains+1, segs+d.Segs
+					}
+					r.Finish(b, len(b.Trains()))
+				}
+				if want := (n + most - 1) / most; trains > want || trains < want && short == 0 || segs != n {
+					t.Errorf("%+v, %d segments, the last %d bytes shorter: %d trains of %d segments, want %d", limits, n, short, trains, segs, want)
+				}
+			}
+		}
 	}
 }
 

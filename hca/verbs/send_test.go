@@ -155,6 +155,19 @@ func TestSendFillRefuses(t *testing.T) {
 	}
 }
 
+// A large send has up to hca.MaxLSOSegments segments, in a queue that has room for more.
+func TestSendFillTheMostSegments(t *testing.T) {
+	r := newSendRig(t, 2*hca.MaxLSOSegments, 2)
+	n, err := r.fill([]hca.SendWR{r.large(1, hca.MaxLSOSegments*20, 20), r.large(2, hca.MaxLSOSegments*20+1, 20)})
+	if n != 1 || r.used != hca.MaxLSOSegments || err != nil {
+		t.Errorf("%d filled with %d requests, %v; want one with %d", n, r.used, err, hca.MaxLSOSegments)
+	}
+	r.book.post()
+	if n, err = r.fill([]hca.SendWR{r.large(2, hca.MaxLSOSegments*20+1, 20)}); n != 0 || !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("a segment more: %d filled, %v, want %v", n, err, hca.ErrInvalid)
+	}
+}
+
 // A device whose lists have no entry for headers refuses what needs one.
 func TestSendFillWithoutHeaders(t *testing.T) {
 	r := newSendRig(t, 8, 2)

@@ -30,6 +30,7 @@ type offloadCase struct {
 var offloadCases = []offloadCase{
 	{"TCP", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.bulk}) }, true, true, nil},
 	{"TCP over IPv6", func(x *exchange) { x.stream(x.to.ip6(), tcpCase{write: x.bulk}) }, true, true, nil},
+	{"tiny segments", (*exchange).tiny, true, true, func(ip, tcp []byte) bool { return len(tcp) == 32+36 }},
 	{"ECN", (*exchange).ecn, true, true, flagged(tcpCWR)},
 	{"urgent data", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.urgent, server: inline}) }, true, true, flagged(tcpURG)},
 	{"small writes, PSH", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.writes}) }, false, false, flagged(tcpPSH)},
@@ -268,6 +269,17 @@ func (x *exchange) routed(run func(via func(fd int) error)) {
 	header = append(header, make([]byte, net.IPv6len)...) // the kernel writes the final destination
 	header = append(header, net.ParseIP("fd45::2")...)
 	run(func(fd int) error { return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_RTHDR, string(header)) })
+}
+
+// tiny sends the shortest segments that Linux sends in bulk (the sysctl tcp_min_snd_mss, less the
+// option for timestamps), of which a frame has up to 1,820.
+func (x *exchange) tiny() {
+	x.to.Run("ip", "route", "add", x.from.ip4(), "dev", ifName, "advmss", "48")
+	defer x.to.Run("ip", "route", "del", x.from.ip4(), "dev", ifName)
+	x.stream(x.to.ip4(), tcpCase{write: func(conn *net.TCPConn) error {
+		_, err := conn.Write(x.next(offloadBytes / 16))
+		return err
+	}})
 }
 
 // ecn uses ECN, while the receiver marks some packets as if a router had been congested. So the

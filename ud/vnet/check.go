@@ -17,7 +17,7 @@ var (
 	ErrHdrLen     = errors.New("virtio header: hdr_len is beyond the frame")
 	ErrCsumStart  = errors.New("virtio header: csum_start is not behind the IP header, where the transport header begins")
 	ErrCsumOffset = errors.New("virtio header: csum_offset is beyond the frame, or not that of the protocol")
-	ErrNoCsum     = errors.New("virtio header: segmentation without a partial checksum")
+	ErrNoCsum     = errors.New("virtio header: segmentation without a partial or verified checksum")
 	ErrNetwork    = errors.New("virtio header: offload of a frame without a valid IP header, or of a fragment")
 	ErrTransport  = errors.New("virtio header: segmentation of a frame without a valid transport header and payload")
 	ErrSYN        = errors.New("virtio header: segmentation of a frame with SYN or RST")
@@ -66,7 +66,9 @@ const (
 // necessarily in a transport header right after it: the inner packet of a tunnel also has one.
 // So call [Header.Complete] before anything else inspects the frame, or the inspected bytes
 // differ from those that are sent. A frame that is to be segmented is TCP or UDP right after
-// its IP header, or after IPv6 extension headers that each segment repeats.
+// its IP header, or after IPv6 extension headers that each segment repeats. Its checksum is partial,
+// or a device that has joined the segments has verified it (LRO, CHECKSUM_UNNECESSARY), which suffices
+// if there are no extension headers: each segment gets a checksum of its own.
 //
 // Check refuses segmentation with ECN and fragmentation of UDP, which a TAP passes only if
 // TUN_F_TSO_ECN or TUN_F_UFO is set. It also refuses several segments with SYN or RST, which no
@@ -86,7 +88,7 @@ func (h Header) Check(frame []byte) (headers int, err error) {
 		return 0, h.checkCsum(network, len(frame))
 	}
 	switch {
-	case h.Flags&NeedsCsum == 0:
+	case h.Flags == 0:
 		return 0, ErrNoCsum
 	case h.GSOSize == 0:
 		return 0, ErrGSOSize
@@ -140,6 +142,10 @@ func (h Header) checkLarge(frame []byte) (headers int, err error) {
 		return 0, ErrTransport
 	case proto == protoTCP && frame[transport+tcpFlags]&tcpSYNRST != 0 && len(frame)-headers > int(h.GSOSize):
 		return 0, ErrSYN
+	case h.Flags&NeedsCsum == 0 && transport != networkEnd(frame):
+		return 0, ErrNoCsum
+	case h.Flags&NeedsCsum == 0:
+		return headers, nil
 	case int(h.CsumStart) != transport:
 		return 0, ErrCsumStart
 	case h.CsumOffset != offset:

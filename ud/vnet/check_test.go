@@ -66,6 +66,9 @@ func TestCheckAcceptsWhatTheKernelSends(t *testing.T) {
 		"IPv6 with routing":   {Header{NeedsCsum, GSOUDPL4, 70, 100, 62, 6}, ipv6(43, append([]byte{17, 7: 0}, make([]byte, 300)...)), 70},
 		"payload in the hint": {Header{NeedsCsum, GSOTCPv4, 80, 100, 34, 16}, ipv4(6, tcp(20, 300)), 54},
 		"SYN, one segment":    {Header{NeedsCsum, GSOTCPv4, 54, 300, 34, 16}, syn, 54},
+		"verified, TCP":       {Header{DataValid, GSOTCPv4, 66, 1448, 0, 0}, ipv4(6, tcp(32, 5000)), 66},
+		"verified, IPv6":      {Header{DataValid, GSOTCPv6, 74, 1, 0, 0}, ipv6(6, tcp(20, 2)), 74},
+		"verified, UDP":       {Header{DataValid, GSOUDPL4, 42, 100, 0, 0}, ipv4(17, make([]byte, 8+150)), 42},
 		"one segment":         {Header{NeedsCsum, GSOTCPv4, 54, 65000, 34, 16}, ipv4(6, tcp(20, 1)), 54},
 	} {
 		if headers, err := c.h.Check(c.frame); err != nil || headers != c.headers {
@@ -96,6 +99,7 @@ func TestCheckNamesTheField(t *testing.T) {
 		"segments of no bytes":      {change(func(h *Header) { h.GSOSize = 0 }), frame, ErrGSOSize},
 		"hint beyond the frame":     {change(func(h *Header) { h.HdrLen = 355 }), frame, ErrHdrLen},
 		"no checksum":               {change(func(h *Header) { h.Flags = 0 }), frame, ErrNoCsum},
+		"verified, with options":    {Header{DataValid, GSOTCPv6, 98, 100, 0, 0}, ipv6(0, extended(6, tcp(20, 300))), ErrNoCsum},
 		"checksum elsewhere":        {change(func(h *Header) { h.CsumStart = 35 }), frame, ErrCsumStart},
 		"checksum of UDP in TCP":    {change(func(h *Header) { h.CsumOffset = 6 }), frame, ErrCsumOffset},
 		"fragment":                  {large, edit(frame, 20, 0x20), ErrNetwork},

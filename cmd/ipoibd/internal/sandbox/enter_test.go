@@ -395,7 +395,7 @@ func run(t *testing.T, program string, o order, environ ...string) (answer, erro
 // folders returns a directory that a sandbox includes, and one that it does not.
 func folders(t *testing.T) (dir, outside string) {
 	t.Helper()
-	base, err := os.MkdirTemp("", "ipoibd-sandbox") // t.TempDir is root's alone
+	base, err := os.MkdirTemp("", "ipoibd-sandbox") //nolint:usetesting // that directory is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -396,7 +396,7 @@ func TestDaemonAccepts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const nowhere = "/proc/no/control.sock"
+	const nowhere = "/proc/ipoibd/control.sock"
 	for _, name := range overlays {
 		o := build(t, name)
 		c := o.daemon(t)

@@ -46,7 +46,7 @@ func addContainer(m machine, addr string) {
 func requireElsewhere(t *testing.T, m machine) {
 	t.Helper()
 	m.Run("ip", "netns", "add", "elsewhere")
-	const control = "/run/elsewhere.sock"
+	const control = "/run/ipoibd/elsewhere.sock"
 	inside := []string{"netns", "exec", "elsewhere"}
 	m.start("ip", append(inside, "ipoibd", "run", "--device", rxe0, "--name", "ib7", "--control", control)...)
 	eventually(t, "ib7 is there", func() bool { return m.Try("ip", "-n", "elsewhere", "link", "set", "ib7", "up") })

@@ -45,11 +45,16 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	if err != nil {
 		return 0, []string{fmt.Sprintf("the kernel has no Landlock, which restricts access to files (%v)", err)}
 	}
+	var attributes []string
+	for _, pattern := range p.Attributes {
+		found, _ := filepath.Glob(pattern)
+		attributes = append(attributes, found...)
+	}
 	var rules []landlock.Rule
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {p.Attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
+	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}

@@ -23,7 +23,7 @@ type Policy struct {
 	Write        []string // directories in which it may also create, change and remove
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
-	Attributes   []string // files of sysfs, or directories of them, that it may write
+	Attributes   []string // patterns of files of sysfs, or of directories of them, that it may write
 }
 
 // Directories that the daemon uses, whatever its configuration.
@@ -107,7 +107,7 @@ func (p *Policy) addDevice(d *config.Device) {
 			p.Private = append(p.Private, d.Coordinator)
 		}
 		if d.Reset == config.ResetDriver || d.Reset == config.ResetPCI {
-			p.Attributes = append(p.Attributes, pciDir+"/drivers_probe", pciDir+"/drivers", "/sys/class/infiniband/"+d.HCA+"/device/reset")
+			p.Attributes = append(p.Attributes, pciDir+"/drivers_probe", pciDir+"/drivers", pciDir+"/devices/*/reset")
 		}
 	}
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {

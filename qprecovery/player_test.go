@@ -24,7 +24,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
-//	suspect [gen N] [since D] | checked [as CLASS] [gen N]
+//	suspect [gen N] [since D] [events-lost] | checked [as CLASS] [gen N]
 //	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
 //	advance D                            time passes, with a Tick at each deadline
 //	stall D                              time passes without a Tick
@@ -302,7 +302,7 @@ func (p *player) event(w []string) any {
 	case "event":
 		return Fault{gen, OfEvent(named(p.t, w[1], hca.NumEventType)), nil, since}
 	case "suspect":
-		return Suspected{gen, since}
+		return Suspected{gen, since, slices.Contains(w, "events-lost")}
 	case "checked":
 		return Checked{gen, named(p.t, option(w, "as", "success"), NumClass)}
 	case "order":

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -450,43 +449,6 @@ func clients(h *host) (asked map[string]int, failed func() []string, stop func()
 		})
 	}
 	return asked, func() []string { return wrong }, func() { close(done); all.Wait() }
-}
-
-// Daemons that share a port hand over while others send to them. The others need not join again, and
-// a new one can join afterwards.
-func TestHandOverOfASharedPort(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	hosts := newHosts(t, 2)
-	dir := filepath.Join(shortDir(t), "share")
-	a, far := hosts[0], hosts[1].sharer(1, dir)
-	all := []*host{far, a.sharer(2, dir), a.sharer(3, dir)}
-	pingAll(all...)
-	qpn := all[1].daemon.status().Interfaces[0].QP.QPN
-	p := far.probe(all[1])
-	for n := range form(4, 50) {
-		p.waitAnswered(t, recoveryLimit)
-		began := time.Now()
-		all[1+n%2].handOver()
-		p.waitAnswered(t, recoveryLimit)
-		t.Logf("hand-over %d: outage %v", n, p.silence(began))
-	}
-	p.pause(t)
-	pingAll(all...)
-	if now := all[1].daemon.status().Interfaces[0].QP.QPN; now != qpn {
-		t.Errorf("the queue pair has the number %v now, was %v", now, qpn)
-	}
-	for i, k := range rest(t, all...) {
-		all[i].checkDaemon(k)
-		if log := all[i].daemon.log.String(); strings.Contains(log, "not a daemon uses UDP port") {
-			t.Errorf("host %d reports a process in the group:\n%s", all[i].number, log)
-		}
-	}
-	late := a.sharer(4, dir)
-	for _, in := range all {
-		in.waitReaches(late)
-	}
 }
 
 // pause ends the requests of a probe, so that the accounts can rest.

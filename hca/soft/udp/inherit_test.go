@@ -46,7 +46,7 @@ func TestInherit(t *testing.T) {
 			t.Fatalf("%+v with %v", handed, fds)
 		}
 		next := new(udp.Reserve)
-		if err := next.Inherit(handed, fds, nil); err != nil {
+		if err := next.Inherit(handed, fds); err != nil {
 			t.Fatal(err)
 		}
 		send("between")
@@ -107,7 +107,7 @@ func TestMembershipsAreHandedOver(t *testing.T) {
 		t.Fatalf("%v, %v", members, err)
 	}
 	next := new(udp.Reserve)
-	if err := next.Inherit(handed, fds, nil); err != nil {
+	if err := next.Inherit(handed, fds); err != nil {
 		t.Fatal(err)
 	}
 	reserve.GiveUp()
@@ -161,9 +161,8 @@ func TestInheritChecks(t *testing.T) {
 			_ = unix.Dup3(int(os.Stdin.Fd()), fds[0], unix.O_CLOEXEC)
 			return fds
 		},
-		"a TCP socket":     func(_ *udp.Handed, fds []int) []int { replace(t, fds[0], unix.SOCK_STREAM); return fds },
-		"an unbound one":   func(_ *udp.Handed, fds []int) []int { replace(t, fds[1], unix.SOCK_DGRAM); return fds },
-		"an unknown group": func(h *udp.Handed, fds []int) []int { h.Share = nil; h.Index = -1; return fds },
+		"a TCP socket":   func(_ *udp.Handed, fds []int) []int { replace(t, fds[0], unix.SOCK_STREAM); return fds },
+		"an unbound one": func(_ *udp.Handed, fds []int) []int { replace(t, fds[1], unix.SOCK_DGRAM); return fds },
 	} {
 		before := files()
 		handed, fds, err := reserve.HandOver([]uint32{0})
@@ -172,7 +171,7 @@ func TestInheritChecks(t *testing.T) {
 		}
 		handed.Lanes = slices.Clone(handed.Lanes)
 		fds = change(&handed, fds)
-		if err := new(udp.Reserve).Inherit(handed, fds, nil); err == nil {
+		if err := new(udp.Reserve).Inherit(handed, fds); err == nil {
 			t.Errorf("%s: accepted", name)
 		} else {
 			t.Logf("%s: %v", name, err)

@@ -165,7 +165,7 @@ func (h *softHCA) giveUp() {
 func (h *softHCA) inherit(from Handed, fds []int, await []hca.QPN) error {
 	h.await = await
 	h.peers.remember(from.Names)
-	return h.port.Inherit(*from.Sockets, fds, h.sharing())
+	return h.port.Inherit(*from.Sockets, fds)
 }
 
 // lookedUp returns the addresses of all names.

@@ -110,6 +110,7 @@ type daemon struct {
 	changing chan struct{}              // has a value while the set changes, and from the stop on
 	cfg      *config.Config             // applied last; guarded by changing
 	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	passed   passed                     // for the change under way; guarded by changing
 	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
 	leaving  sync.WaitGroup             // of interfaces and devices that are no longer in the set
 }
@@ -151,6 +152,9 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 	}
 	// Not bounded by ctx: a stop that comes during the start is an orderly one.
 	made, err := d.prepare(context.Background(), plan, d.cfg, cfg)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // it came while a device waited for other daemons
+		return errors.Join(made.discard(), d.closeServers())
+	}
 	if err != nil {
 		return errors.Join(err, made.discard(), d.closeServers())
 	}

@@ -234,7 +234,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 	if err != nil {
 		return err
 	}
-	dev, err := d.newDevice(c, x.estate.Config.Interfaces, false)
+	dev, err := d.newDevice(d.running, c, x.estate.Config.Interfaces, false)
 	if err != nil {
 		handover.CloseAll(fds)
 		return err

@@ -29,14 +29,13 @@ const (
 
 // State is what another process needs to continue an interface. The descriptors belong to TAP.
 type State struct {
-	TAP      link.Handed
-	QPN      hca.QPN // 0: it has no queue pair
-	Adopted  bool
-	MTU      MTUState
-	Segments int // bound of the segments of a large frame
-	Peers    []neigh.PeerInfo
-	Before   Before
-	Ladder   qprecovery.Handed
+	TAP     link.Handed
+	QPN     hca.QPN // 0: it has no queue pair
+	Adopted bool
+	MTU     MTUState
+	Peers   []neigh.PeerInfo
+	Before  Before
+	Ladder  qprecovery.Handed
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -144,8 +143,16 @@ func (p *Parked) wait(reply chan<- error) {
 	}
 	p.stale = p.f.lanes[0].stale.running
 	p.f.lanes.discard(false)
-	p.f.lanes.hold()
-	p.f.flush()
+	err := p.f.lanes.hold()
+	if err == nil {
+		err = p.f.flush()
+	}
+	if err != nil {
+		p.f.rec.hung(err)
+		p.f.rec.heal(qprecovery.Tick{})
+		reply <- err
+		return
+	}
 	reply <- nil
 	for call := range p.calls {
 		call()
@@ -177,16 +184,22 @@ func (r *recovery) unsettled() error {
 	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
 }
 
-// flush completes what was posted to the queue pair. The transmit pumps are halted.
-func (f *Iface) flush() {
+// flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
+// error of a device that hangs.
+func (f *Iface) flush() error {
 	if f.rec.att == nil {
-		return
+		return nil
 	}
 	for _, l := range f.lanes {
-		if err := l.tx.Flush(time.Now().Add(flushLimit)); err != nil {
+		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
+		if err != nil {
 			f.log.Warn("complete the posted sends before a hand-over", "err", err) // what is left counts as dropped
 		}
+		if l.lost != nil {
+			return l.lost
+		}
 	}
+	return nil
 }
 
 // State completes what has arrived, and returns what another process needs to continue the interface,
@@ -199,17 +212,20 @@ func (p *Parked) State() (s State, fds []int, err error) {
 
 func (f *Iface) handOver() (s State, fds []int, err error) {
 	if f.rec.att != nil {
-		f.lanes.halt()
+		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
-			if err := l.rx.Flush(); err != nil {
+			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
 				f.log.Warn("deliver what has arrived before a hand-over", "err", err)
 			}
 		}
 		f.drainSlow()
-		f.flush()
+		f.rec.hung(f.flush())
+		if err := f.lanes.hung(); err != nil {
+			return s, nil, err
+		}
 		s.QPN = f.rec.att.self.QPN
 	}
-	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, f.host.mtu
+	s.Adopted, s.MTU = f.host.adopted, f.host.mtu
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
@@ -250,10 +266,16 @@ func (f *Iface) drainSlow() {
 
 // counted returns all counts so far. Frames that this process still keeps end with it, so they count
 // as dropped.
-func (f *Iface) counted() (b Before) {
+func (f *Iface) counted() Before {
 	s := f.statusWithoutKernel()
 	_, dropped := f.programs.counters()
-	b = Before{Counters: report.TotalsOf(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+	return Before{Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+}
+
+// endingWith returns the totals of what ends with these counts: the frames that it still keeps count
+// as dropped.
+func endingWith(c report.Counters) report.Totals {
+	t := report.TotalsOf(c)
 	for _, left := range []struct{ gauge, becomes string }{
 		{"tx_outstanding", "tx_drop_reset"},
 		{"tx_queued", "tx_drop_reset"},
@@ -261,11 +283,14 @@ func (f *Iface) counted() (b Before) {
 		{"tx_outstanding", "tx_taken_back"},
 		{"rx_outstanding", "rx_taken_back"},
 	} {
-		n := b.Counters[left.becomes]
-		n.Value += s.Counters[left.gauge].Value
-		b.Counters[left.becomes] = n
+		n, ok := t[left.becomes]
+		if !ok { // none of these counts
+			continue
+		}
+		n.Value += c[left.gauge].Value
+		t[left.becomes] = n
 	}
-	return b
+	return t
 }
 
 // countedOnTAP is counted for an interface that continues on the same TAP, whose own counts go on. The
@@ -318,7 +343,7 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 		return nil, errors.Join(err, tap.Close())
 	}
 	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
-	f.host.adopted, f.host.rebuilt, f.host.maxSegments = s.Adopted, s.MTU.Set != 0, s.Segments
+	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
 	f.host.mtu = s.MTU
 	f.host.custody.wantCarrier = s.TAP.Carrier
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since

@@ -28,12 +28,12 @@ type HandedBudget struct {
 // HandOver returns what another process needs to continue the ladder, or false if an operation is under
 // way, or a pause before one.
 func (l *Ladder) HandOver(now time.Time) (h Handed, ok bool) {
-	switch l.state { //nolint:exhaustive // the others hold objects of the device that are not in order
+	switch l.state {
 	case Healthy, Idle:
 		h.State = Idle
 	case Detached, GivenUp:
 		h.State, h.Reason, h.Record, h.NoCarrier = l.state, l.why, l.history.current(), l.traffic.state == noCarrier
-	default:
+	default: // the others hold objects of the device that are not in order
 		return Handed{}, false
 	}
 	h.Budget, h.Pause = l.budget.handOver(now), l.pause
@@ -84,7 +84,7 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 	if d.reset.pending != 0 {
 		return HandedDevice{}, false
 	}
-	switch d.state { //nolint:exhaustive // the others are on their way
+	switch d.state {
 	case DeviceHealthy:
 		return h, true
 	case DeviceStarting, DevicePausing, DeviceWaiting, DeviceGivenUp, DeviceSuspended:
@@ -97,8 +97,9 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 			h.GivesUp = d.wait.due.Sub(now)
 		}
 		return h, d.session.state == sessionNone
+	default: // the others are on their way
+		return HandedDevice{}, false
 	}
-	return HandedDevice{}, false
 }
 
 // InheritDeviceLadder returns the machine that continues one of another process.
@@ -106,7 +107,7 @@ func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *Devic
 	d := NewDeviceLadder(now, cfg)
 	d.budget = resetBudget{inheritBudget(h.Budget), min(max(h.Pause, 0), resetPauseMost), min(max(h.Owed, 0), resetPauseMost)}
 	next := now.Add(min(max(h.NextTry, 0), resetPauseMost))
-	switch h.State { //nolint:exhaustive // the others begin as at the first start
+	switch h.State {
 	case DevicePausing:
 		d.op.due = next
 	case DeviceWaiting:
@@ -115,7 +116,7 @@ func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *Devic
 	case DeviceGivenUp:
 	case DeviceSuspended:
 		d.suspension.on = true
-	default:
+	default: // as at the first start
 		return d
 	}
 	d.state, d.why, d.since, d.rung = h.State, h.Reason, h.Since, h.Rung

@@ -160,7 +160,7 @@ var (
 		"hca_wire_tx_drop_no_buffers", "hca_wire_tx_drop_refused", "hca_wire_tx_drop_invalid", "hca_wire_tx_drop_rejected",
 	}
 	recvDrops = []string{
-		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_own_multicast", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey",
+		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey",
 		"hca_rx_drop_qp_state", "hca_rx_drop_pkey", "hca_rx_drop_qkey", "hca_rx_drop_no_recv", "hca_rx_drop_recv_length", "hca_rx_drop_recv_access",
 	}
 )

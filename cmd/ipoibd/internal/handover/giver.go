@@ -91,7 +91,7 @@ func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 	switch {
 	case e == late:
 		err = fmt.Errorf("process %d has not taken over in time", g.PID)
-	case e != gotTaken && Gone(err) != err:
+	case e != gotTaken && errors.Is(Gone(err), ErrGone):
 		err = fmt.Errorf("process %d has not taken over: it has ended, or refused; its own messages say why", g.PID)
 	case e != gotTaken:
 		err = fmt.Errorf("process %d has not taken over: %w", g.PID, cmp.Or(err, fmt.Errorf("it has sent an unexpected %q", m.Type)))

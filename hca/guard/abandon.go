@@ -2,11 +2,11 @@ package guard
 
 import "ipoibd/hca"
 
-// Abandon gives up a post, or a method of a CQ, that hangs in the backend (R19): the device fails,
+// AbandonCall gives up a post, or a method of a CQ, that hangs in the backend (R19): the device fails,
 // and nothing of it is released in the backend until the call has returned. Whoever made the call
-// then calls returned, once, and touches nothing else. Abandon does not block, and any goroutine
+// then calls returned, once, and touches nothing else. AbandonCall does not block, and any goroutine
 // may call it.
-func (d *Device) Abandon() (returned func()) {
+func (d *Device) AbandonCall() (returned func()) {
 	d.counts.abandoned.Add(1)
 	d.counts.stuck.Add(1)
 	d.mu.Lock()

@@ -103,7 +103,7 @@ type Device struct {
 	releases  []*object                     // to close in the backend: closed for their callers, and not in use
 	releasing bool                          // releaseQueued runs
 	inside    int                           // calls in the backend, plus 1 until it has released the device
-	hanging   int                           // of these, those that were abandoned with Abandon
+	hanging   int                           // of these, those that were abandoned with AbandonCall
 	kept      []*object                     // to close in the backend once no call hangs
 	zombie    bool                          // counted in Options.Zombies
 }

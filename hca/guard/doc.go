@@ -55,7 +55,7 @@
 // most one quarter, so it is not mistaken for a freeze of the device. Posts, Poll, Arm,
 // Wait and Wake are called directly, because they do not wait for hardware. If one of them
 // hangs nevertheless, its caller hangs too. Whoever waits for the caller gives the call up with
-// [Device.Abandon].
+// [Device.AbandonCall].
 //
 // # Releasing
 //

@@ -402,7 +402,7 @@ func TestR19StuckEvents(t *testing.T) {
 // before it has returned, and the device is a zombie until then.
 func TestR19NothingIsReleasedWhileAPostHangs(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
-		first, second := r.dev.Abandon(), r.dev.Abandon()
+		first, second := r.dev.AbandonCall(), r.dev.AbandonCall()
 		r.close()
 		for _, returns := range []func(){func() {}, first} {
 			returns()

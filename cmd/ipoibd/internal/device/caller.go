@@ -21,7 +21,7 @@ type Caller struct {
 	session *Session
 	// in counts the calls in its upper bits. The lower bits say which one the goroutine is in.
 	in atomic.Uint64
-	// returned delivers what guard.Device.Abandon has returned, once in is callAbandoned.
+	// returned delivers what guard.Device.AbandonCall has returned, once in is callAbandoned.
 	returned chan func()
 }
 
@@ -105,7 +105,7 @@ func (c *Caller) abandon(call uint64) bool {
 	if !c.in.CompareAndSwap(call, callAbandoned) {
 		return false
 	}
-	c.returned <- c.session.Abandon()
+	c.returned <- c.session.AbandonCall()
 	return true
 }
 

@@ -364,8 +364,11 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)
 	l.polled.Store(l.detector.FoundByPoll())
-	if lost := l.detector.EventsLost(); lost != knew {
-		r.f.log.Warn("completion events of the device", "lost", lost)
+	switch lost := l.detector.EventsLost(); {
+	case lost && !knew:
+		r.f.log.Warn("the device completes requests, but reports it by no event, so packets wait up to 0.5 s; see whether its interrupts are delivered")
+	case knew && !lost:
+		r.f.log.Info("the device reports completions again")
 	}
 	if r.ladder.State() != qprecovery.Healthy {
 		return

@@ -6,7 +6,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"ipoibd/bpf"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -48,13 +47,6 @@ func BenchmarkSteering(b *testing.B) {
 			benchmark(b, s.FD(), append(make([]byte, 14), c.frame...))
 		})
 	}
-}
-
-func BenchmarkIPID(b *testing.B) {
-	p, err := bpf.LoadIPID()
-	must(b, err)
-	defer p.Close()
-	benchmark(b, p.Program(), ether(0x0800, ipv4(addrA, addrB, 17, 0x4000, [2]uint16{1, rocePort}, make([]byte, 1400)...)))
 }
 
 // A frame of the host from the packet socket to the read, by the programs of the TAP.

@@ -20,36 +20,12 @@
 // their addresses. The kernel would otherwise select the queue through which the daemon wrote
 // the frames of the opposite direction.
 //
-// [LoadReuseport] loads the program that selects the socket of an SO_REUSEPORT group for each
-// RoCEv2 datagram, by the first bits of its destination QPN (SO_ATTACH_REUSEPORT_EBPF).
-//
-// [IPID] copies the IPv4 identification of received RoCEv2 datagrams to their marks, which
-// SO_RCVMARK reports. The ICRC covers the identification, which a UDP socket does not report.
-//
 // # Lifetime
 //
 // An attached program and its maps stay alive after their descriptors are closed: the TAP, the
 // socket or the netdev holds a reference. A TAP outlives its daemon, and so do its two
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
-// exits must remove its own. Package link does both. A tcx link is detached when its
-// descriptor is closed, at the latest when the process exits. On kernels without tcx (before
-// Linux 6.6), the filter of [IPID] remains if the daemon is killed, and the next one removes it.
-//
-// # Pitfalls
-//
-// If the program of a group drops a datagram (SK_DROP), the kernel behaves as if there were no
-// socket and replies with an ICMP port unreachable message. UDP_GRO coalesces datagrams with
-// the same addresses and ports whatever their QPN, and the program sees only the first of a
-// train, so it is off for the sockets of a group. The kernel runs the program for datagrams to
-// an IP multicast group only if the group of sockets has a single member (early demux).
-//
-// The identification in the mark is that of a single datagram, or of the first one of a
-// train. Those of the others are not known exactly: before Linux 6.10 the kernel coalesces
-// datagrams with any identifications, and since then those with equal or consecutive ones.
-//
-// A mark can match other programs' rules, such as those of routing (ip rule) and firewalls:
-// the upper half of the marks set here can have any value. The program does not change packets
-// that already have a mark, and a mark that is set later overwrites its own.
+// exits must remove its own. Package link does both.
 //
 // # Counts
 //
@@ -58,8 +34,8 @@
 //
 // # Building
 //
-// `make generate` compiles the C files with clang, for both byte orders, and generates the Go
-// files that embed them (bpf2go). The results are committed, so building the daemon does not
+// `make generate` compiles the C files with clang, for little-endian machines (the daemon builds for
+// amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are committed, so building the daemon does not
 // require clang; a test checks that they are up to date. The programs use only structures of
 // the kernel's user-space API, so they do not need the type information (BTF) of the running
 // kernel. They load on Linux 5.8 and later; tests run them on the host's kernel, and in guests

@@ -104,7 +104,7 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	case Closed:
 		if w.closing && ev.Gen == w.gen {
 			w.closing, w.open = false, false
-			w.clean = !w.d.session.abandoned || w.d.reset.outcome == ResetDone || !w.present()
+			w.clean = !w.d.session.abandoned || w.d.reset.outcome == ResetDone || w.d.reset.outcome == ResetHeld || !w.present()
 		}
 	case ResetEnded:
 		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice

@@ -89,6 +89,8 @@ func (d *DeviceLadder) closed(ev Closed) {
 	switch {
 	case d.reset.outcome == ResetDone, otherInstance(s.index, d.id.Index):
 		s.hold = holdFresh
+	case d.reset.outcome == ResetHeld: // it cannot be reset now, so it is opened as it is
+		s.hold = holdFree
 	case s.abandoned:
 		s.hold = holdHeld
 	case d.state != DeviceDropping && d.reset.wanted: // the drop has failed

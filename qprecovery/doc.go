@@ -102,6 +102,10 @@
 // A suspended device stays closed until it is resumed, and no wait runs in the
 // meantime. Like the operator's commands, a suspension does not count as a use.
 //
+// Another process can continue a ladder that has no operation under way ([Ladder.HandOver],
+// [DeviceLadder.HandOver]): budgets, pauses, waits and the current record go on. What was
+// open is opened there by itself, so that begins as at a first start.
+//
 // # Generations
 //
 // Each rung that rebuilds objects gives them a new generation ([Run.Gen]), and an

@@ -51,7 +51,7 @@ func (h *host) apply(w *watcher, ev Event) {
 	w.now = h.now
 	i, op, asked, before := slices.Index(h.ifs, w), w.op, w.asked, w.l.State()
 	check(h.t, w.do(ev))
-	if s := w.l.State(); s == Detached || s == GivenUp || s == Asking && before == Starting { // the shell releases what it cannot start
+	if s := w.l.State(); s == Idle || s == Detached || s == GivenUp || s == Asking && before == Starting { // the shell releases what it cannot start
 		h.holds[i] = false
 	}
 	if w.op != op && w.op != 0 {

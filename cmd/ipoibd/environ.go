@@ -24,7 +24,7 @@ func origin(flag *pflag.Flag) string {
 }
 
 // injected reports whether Kubernetes may have set a variable, because there is a Service called
-// ipoibd or ipoibd-something. Such variables are ignored, so --port and --share-port have none.
+// ipoibd or ipoibd-something. Such variables are ignored, so --port has none.
 func injected(name string) bool {
 	return strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT")
 }

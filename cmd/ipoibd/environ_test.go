@@ -61,7 +61,7 @@ interfaces: [{name: ib3, mtu: 1300, gid: 192.0.2.9, addresses: [10.9.0.1/24], up
 func TestUnknownVariables(t *testing.T) {
 	c, unknown, err := configureIn([]string{
 		"IPOIBD_PORT=tcp://10.0.0.1:80", "IPOIBD_PORT_80_TCP_ADDR=10.0.0.1", "IPOIBD_SERVICE_HOST=10.0.0.1", "IPOIBD_SERVICE_PORT_HTTP=80",
-		"IPOIBD_SHARE_PORT=tcp://10.0.0.1:80", "IPOIBD_ADRESS=10.9.0.1/24", "IPOIBD_HELP=true", "HOME=/", "IPOIBD_UP=true",
+		"IPOIBD_MANAGEMENT_PORT=tcp://10.0.0.1:80", "IPOIBD_ADRESS=10.9.0.1/24", "IPOIBD_HELP=true", "HOME=/", "IPOIBD_UP=true",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestUnknownVariables(t *testing.T) {
 	if want := []string{"IPOIBD_ADRESS", "IPOIBD_HELP"}; !slices.Equal(unknown, want) {
 		t.Errorf("unknown %v, want %v", unknown, want)
 	}
-	if f := c.Interfaces[0]; f.Port != 1 || c.Devices[0].SharePort != "" || !f.Up {
+	if f := c.Interfaces[0]; f.Port != 1 || !f.Up {
 		t.Errorf("%+v, want only --up set", c)
 	}
 }
@@ -100,7 +100,7 @@ func TestMistakesNameTheirOrigin(t *testing.T) {
 		}
 		return path
 	}
-	one := write("one.yaml", "devices: [{name: soft, share_port: /s}]\ninterfaces: [{name: ib0, gid: 192.0.2.1}]\n")
+	one := write("one.yaml", "devices: [{name: soft, standard_mtu: true}]\ninterfaces: [{name: ib0, gid: 192.0.2.1}]\n")
 	two := write("two.yaml", "devices: [{name: soft}]\ninterfaces: [{name: ib0}, {name: ib1}]\n")
 	for _, c := range []struct {
 		environ []string
@@ -110,7 +110,7 @@ func TestMistakesNameTheirOrigin(t *testing.T) {
 		{[]string{"IPOIBD_MTU=1"}, nil, "environment variable IPOIBD_MTU: 1 is out of range (68 to 4092)"},
 		{[]string{"IPOIBD_MTU=1"}, []string{"--mtu", "2"}, "--mtu: 2 is out of range (68 to 4092)"},
 		{[]string{"IPOIBD_CONFIG=" + one, "IPOIBD_MTU=1"}, nil, one + ", changed by flags or the environment: environment variable IPOIBD_MTU: 1 is out of range (68 to 4092)"},
-		{[]string{"IPOIBD_PEER=192.0.2.9"}, []string{"--config", one}, one + ", changed by flags or the environment: devices[0].share_port: cannot be combined with peers"},
+		{[]string{"IPOIBD_DEVICE=rxe0"}, []string{"--config", one}, one + ", changed by flags or the environment: devices[0].standard_mtu: applies only to"},
 		{[]string{"IPOIBD_GID_INDEX=3"}, []string{"--config", one}, one + ", changed by flags or the environment: environment variable IPOIBD_GID_INDEX: cannot be combined with gid"},
 		{[]string{"IPOIBD_MTU=1400"}, []string{"--config", two}, "environment variable IPOIBD_MTU: " + two + " configures several"},
 		{nil, []string{"--config", two, "--mtu", "1400"}, "--mtu: " + two + " configures several"},

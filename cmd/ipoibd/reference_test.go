@@ -175,12 +175,12 @@ func TestReferenceHasTheValues(t *testing.T) {
 	}
 }
 
-// docs/config.md names the flags without a variable; every other flag can be set by one.
+// docs/config.md names the flag without a variable; every other flag can be set by one.
 func TestReferenceHasTheVariables(t *testing.T) {
 	_, text, _ := strings.Cut(readManual(t, "docs/config.md"), "## Environment")
-	sentence := regexp.MustCompile("(?m)^(`--.*) have no variable").FindStringSubmatch(text)
+	sentence := regexp.MustCompile("(?m)^(`--.*) has no variable").FindStringSubmatch(text)
 	if sentence == nil {
-		t.Fatal("the page no longer says which flags have no variable")
+		t.Fatal("the page no longer says which flags has no variable")
 	}
 	runCommand().Flags().VisitAll(func(f *pflag.Flag) {
 		none := strings.Contains(sentence[1], "`--"+f.Name+"`")

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,6 +34,7 @@ type runFlags struct {
 	remove, allowFaults bool
 	takeOver            bool
 	sandbox             bool
+	user                string
 	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
@@ -50,7 +53,7 @@ func runCommand() *cobra.Command {
 			"When the daemon ends, the interface stays, with its addresses and without carrier; the\n" +
 			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n" +
 			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
-			"Each flag but --port and --share-port can also be set by an environment variable:\n" +
+			"Each flag but --port can also be set by an environment variable:\n" +
 			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
 			"variable, and both over the file of --config, if it configures only one interface.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -58,7 +61,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, err := f.confine(s.cfg)
+			confined, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -109,8 +112,11 @@ func runCommand() *cobra.Command {
 
 // confine enters the sandbox, by which the program starts again. It returns nil if there is to be
 // none.
-func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
+func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, error) {
 	if !cfg.Sandbox {
+		if userChosen {
+			return nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
+		}
 		return nil, nil
 	}
 	if f.file != "" {
@@ -124,11 +130,41 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
 		}
 	}
 	needs := f.needs(cfg)
-	confined, err := sandbox.Enter(needs)
+	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) })
 	if err != nil {
 		return nil, err
 	}
 	return confined, sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
+}
+
+// runAs returns the user as whom the daemon runs if root starts it; nil: root.
+func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) (*sandbox.User, error) {
+	name := f.user
+	if !chosen {
+		// Without udev, only root may open the TUN device.
+		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
+			return nil, nil
+		}
+		// A daemon is taken over by one of the same user.
+		if info, err := os.Lstat(cfg.Control); err == nil && f.takeOver {
+			giver, err := osuser.LookupId(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
+			if err != nil {
+				return nil, err
+			}
+			name = giver.Username
+		}
+	}
+	if name == "root" {
+		return nil, nil
+	}
+	found, err := sandbox.LookupUser(name)
+	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--user: %w", err)
+	}
+	return found, nil
 }
 
 // needs returns what the daemon needs for a configuration.
@@ -172,6 +208,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.sandbox, "sandbox", true, "give up all privileges that the configuration does not need")
+	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; without such a user, or with root, stay root")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.takeOver, "take-over", false, "continue the interfaces of the daemon that answers on the control socket, without an interruption; without one, start as usual")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
@@ -192,6 +229,7 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
 	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
+	fs.BoolVar(&d.Force, "force", d.Force, "reset a real HCA even while other programs have it open, which then lose it")
 	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
 	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
@@ -205,9 +243,6 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.BoolVar(&f.Follow, "follow", f.Follow, "follow the interface if it is moved to another network namespace; keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
 	fs.StringSliceVar(&d.Peers, "peer", d.Peers, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
-	fs.StringVar(&d.SharePort, "share-port", d.SharePort, "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
-	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
-	fs.BoolVar(&d.ExactIDs, "exact-ids", d.ExactIDs, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
 	fs.IntVar(&d.Lanes, "lanes", d.Lanes, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
 	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 }
@@ -226,6 +261,9 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	cfg, err := config.Load(f.file)
 	if _, wrong := errors.AsType[config.Mistakes](err); wrong {
 		return nil, err
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: the user as whom the daemon runs (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)

@@ -350,7 +350,7 @@ func TestEventLost(t *testing.T) {
 	})
 }
 
-// Every verb that may block can be made to hang.
+// Every verb that may block can be made to hang, and so can posts and polls.
 func TestEveryVerbHangs(t *testing.T) {
 	bubble(t, func(r *rig) {
 		group := hca.GIDFromAddr(rigAddr.Next())
@@ -372,6 +372,9 @@ func TestEveryVerbHangs(t *testing.T) {
 			"attach_mcast": func() { _ = r.qp.AttachMulticast(hca.MulticastGroup{MGID: group}) },
 			"detach_mcast": func() { _ = r.qp.DetachMulticast(hca.MulticastGroup{MGID: group}) },
 			"close_device": func() { _ = r.dev.Close() },
+			"post_send":    func() { _, _ = r.qp.PostSend(nil) },
+			"post_recv":    func() { _, _ = r.qp.PostRecv(nil) },
+			"poll_cq":      func() { _, _ = r.send.Poll(nil) },
 		}
 		if len(calls) != len(faults.Verbs()) {
 			r.Errorf("%d verbs can hang, want %d", len(faults.Verbs()), len(calls))

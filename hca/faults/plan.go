@@ -12,7 +12,7 @@ type Fault struct {
 	Kind  Kind
 	After int    // number of occasions to skip
 	Count int    // number of times to fire; 0 means 1; at most 1024 for an instant kind
-	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any except open_device
+	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any that may block, of an open device
 }
 
 func (f *Fault) check() error {
@@ -54,7 +54,7 @@ func (p *plan) add(f Fault) error {
 // OfVerb, verb is the called verb.
 func (p *plan) fire(k Kind, verb string) bool {
 	i := slices.IndexFunc(p.list, func(f Fault) bool {
-		return f.Kind == k && (f.Verb == verb || f.Verb == "" && verb != openDevice)
+		return f.Kind == k && (f.Verb == verb || f.Verb == "" && !direct(verb) && verb != openDevice)
 	})
 	if i < 0 {
 		return false

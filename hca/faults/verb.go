@@ -10,7 +10,11 @@ import (
 var verbs = []string{
 	openDevice, "query_port", "alloc_pd", "dealloc_pd", "create_cq", "destroy_cq", "reg_mr", "create_ah",
 	"create_qp", "destroy_qp", "modify_qp", "query_qp", "attach_mcast", "detach_mcast", "close_device",
+	"post_send", "post_recv", "poll_cq",
 }
+
+// direct reports whether a verb must not block, and so hangs only if a fault names it.
+func direct(verb string) bool { return verb == "post_send" || verb == "post_recv" || verb == "poll_cq" }
 
 // Verbs returns the possible values of Fault.Verb, named as in libibverbs without the
 // prefix.

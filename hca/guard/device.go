@@ -103,6 +103,8 @@ type Device struct {
 	releases  []*object                     // to close in the backend: closed for their callers, and not in use
 	releasing bool                          // releaseQueued runs
 	inside    int                           // calls in the backend, plus 1 until it has released the device
+	hanging   int                           // of these, those that were abandoned with Abandon
+	kept      []*object                     // to close in the backend once no call hangs
 	zombie    bool                          // counted in Options.Zombies
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/hca/softqp"
 )
 
 // Config configures a device.
@@ -39,14 +38,6 @@ type Config struct {
 	// KnownPeersOnly drops datagrams from addresses that are not in Peers.
 	KnownPeersOnly bool
 
-	// QPNs is the range of this device's QPNs; the zero value means all. Other QPNs belong to
-	// devices that share the port's addresses with this one.
-	QPNs softqp.QPNs
-	// Sharers returns the UDP source ports of all these devices, this one included; nil: no
-	// device shares the addresses. Datagrams from an address of the port are accepted only
-	// from the source ports of the others. Sharers must neither block nor allocate.
-	Sharers func() []uint16
-
 	// Await are the numbers of QPs that another process has had on these transports, and this
 	// one will create (hca.QPSpec.Num). Until all of them have receives, and for a second at
 	// most, the device does not receive: messages for them wait in the transports.
@@ -64,8 +55,6 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: at most %d transports", hca.ErrInvalid, maxQueues)
 	case c.KnownPeersOnly && c.Peers == nil:
 		return fmt.Errorf("%w: KnownPeersOnly requires Peers", hca.ErrInvalid)
-	case c.Sharers != nil && c.Peers != nil:
-		return fmt.Errorf("%w: devices that share an address cannot replicate multicast", hca.ErrInvalid)
 	}
 	return nil
 }

@@ -32,7 +32,6 @@ const (
 	dropTooLong     // payload above the largest MTU
 	dropICRC        // wrong ICRC
 	dropOwnSource   // source is an address of this port
-	rxOwnMulticast  // multicast of this device that the kernel has looped back
 	dropUnknownPeer // source not in Peers
 	dropNoQP        // no QP with that number
 	dropGSI         // for QP1, which this device does not have
@@ -66,7 +65,6 @@ var counterTable = [numCounter]hca.Counter{
 	dropTooLong:     {Name: "rx_drop_too_long", Kind: hca.CountDrop},
 	dropICRC:        {Name: "rx_drop_icrc", Kind: hca.CountDrop},
 	dropOwnSource:   {Name: "rx_own_source", Kind: hca.CountError},
-	rxOwnMulticast:  {Name: "rx_own_multicast", Kind: hca.CountTotal},
 	dropUnknownPeer: {Name: "rx_drop_unknown_peer", Kind: hca.CountDrop},
 	dropNoQP:        {Name: "rx_drop_no_qp", Kind: hca.CountDrop},
 	dropGSI:         {Name: "rx_drop_gsi", Kind: hca.CountDrop},

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
@@ -76,7 +75,6 @@ func Open(cfg Config) (*Device, error) {
 		d.lanes = append(d.lanes, newLane(d, i, wire))
 	}
 	wire := cfg.Transport
-	d.strays.qpns = cfg.QPNs
 	d.events.init()
 	d.routes.Store(&routes{})
 	state := wire.State()
@@ -84,13 +82,10 @@ func Open(cfg Config) (*Device, error) {
 		d.cfg.GUID = GUIDOf(state.MAC)
 	}
 	d.attr = deviceAttr(cfg.Name, d.cfg.GUID)
-	if l := wire.Limits(); l.MaxSegs > 1 {
-		d.attr.TSOUnit, d.attr.TSOOverhead = l.MaxBytes, roce.HeaderLen+roce.MaxPad+roce.ICRCLen
-	}
 	d.slow.port.become(&state, cfg.StandardMTU)
 	d.setEnv(softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
-		PKeys: slices.Clone(cfg.PKeys), QPNs: cfg.QPNs,
+		PKeys:     slices.Clone(cfg.PKeys),
 		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.loops.Go(func() { d.watchLoop(ctx) })

@@ -99,13 +99,10 @@
 // # Forged and damaged datagrams
 //
 // A datagram from the wire whose source is an address of this port is forged and
-// dropped ("rx_own_source"): messages of this port to itself never reach the wire. The
-// exception is devices that share the addresses of the port, each with its own range of QPNs
-// ([Config.QPNs]): a message to a QPN of another device is sent on the wire, and datagrams
-// from the source ports of the other devices are accepted.
+// dropped ("rx_own_source"): messages of this port to itself never reach the wire.
 //
-// The ICRC covers the IPv4 identification, which a socket does not report unless the
-// transport reads it from the packet's mark. Otherwise the receiver derives it from the ICRC.
+// The ICRC covers the IPv4 identification, which a UDP socket does not report. The receiver
+// then derives it from the ICRC.
 // If a source has sent only identifications of 0 to 63, as this program does, a datagram that
 // matches only with another identification counts as damaged.
 //

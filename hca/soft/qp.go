@@ -127,13 +127,9 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 // newQPN returns the wanted QPN, or else draws one: a free QPN of this device that has no special
 // meaning. d.mu is held.
 func (d *Device) newQPN(want hca.QPN) hca.QPN {
-	first, last := hca.QPN(0), hca.QPNMask
-	if d.cfg.QPNs != (softqp.QPNs{}) {
-		first, last = d.cfg.QPNs.First, d.cfg.QPNs.Last
-	}
-	for n := want; ; n = first + hca.QPN(d.cfg.Rand.Uint32N(uint32(last-first+1))) {
+	for n := want; ; n = hca.QPN(d.cfg.Rand.Uint32N(uint32(hca.QPNMask + 1))) {
 		_, taken := d.routes.Load().qps[n]
-		if !taken && n > hca.QPNGSI && n < hca.QPNMulticast && d.cfg.QPNs.Contain(n) {
+		if !taken && n > hca.QPNGSI && n < hca.QPNMulticast {
 			return n
 		}
 	}

@@ -3,7 +3,6 @@ package soft
 import (
 	"errors"
 	"net/netip"
-	"slices"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -92,7 +91,9 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 func (r *receiver) check(p *transport.Packet) bool {
 	c, u, path := &r.lane.counts, &r.send, &r.in.Path
 	path.Src, path.Dst, path.SrcPort, path.ID = p.Src, p.Dst, p.SrcPort, p.ID
-	if r.lane.env.Load().Own(path.Src) && !r.lane.fromSharer(path.SrcPort) {
+	// Messages of this port to itself never reach the wire, so such a datagram is forged.
+	if r.lane.env.Load().Own(path.Src) {
+		c.add(dropOwnSource, 1)
 		return false
 	}
 	if !r.known.has(path.Src) {
@@ -119,23 +120,6 @@ func (r *receiver) check(p *transport.Packet) bool {
 	r.in.DestQPN, r.in.SrcQPN, r.in.PKey, r.in.QKey = u.DestQPN, u.SrcQPN, u.PKey, u.QKey
 	r.in.Payload, r.in.Len = r.payload[:], len(u.Payload)
 	return true
-}
-
-// fromSharer reports whether a datagram from one of the port's own addresses comes from another
-// device that shares them, judging by its source port. It counts all others. Messages of this
-// port to itself never reach the wire, so such a datagram is either forged, or this device's
-// own multicast: the kernel loops that back while devices share the port.
-func (l *lane) fromSharer(port uint16) bool {
-	d := l.dev
-	reason := dropOwnSource
-	if d.cfg.Sharers != nil && slices.Contains(d.cfg.Sharers(), port) {
-		if !slices.ContainsFunc(d.lanes, func(own *lane) bool { return own.wire.SrcPort() == port }) {
-			return true
-		}
-		reason = rxOwnMulticast
-	}
-	l.counts.add(reason, 1)
-	return false
 }
 
 // verify checks the ICRC.

@@ -9,7 +9,6 @@ import (
 
 // strays holds the senders of intact datagrams to QPNs without a QP.
 type strays struct {
-	qpns    softqp.QPNs // of the device
 	mu      sync.Mutex
 	count   uint64 // of their datagrams
 	senders hca.Strays
@@ -19,7 +18,7 @@ type strays struct {
 // device can ever have had it. A new sender replaces the one that has been silent
 // longest.
 func (s *strays) note(in *softqp.Inbound) {
-	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast || !s.qpns.Contain(in.DestQPN) {
+	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast {
 		return
 	}
 	s.mu.Lock()

@@ -12,12 +12,6 @@ type GID struct {
 	MaxPayload int        // bytes of one UD message
 }
 
-// QPNs is a range of QPNs. The zero value contains all.
-type QPNs struct{ First, Last hca.QPN }
-
-// Contain reports whether n is in the range.
-func (r QPNs) Contain(n hca.QPN) bool { return r == QPNs{} || n >= r.First && n <= r.Last }
-
 // Env holds the port's attributes and its memory: an immutable snapshot that the shell
 // replaces.
 type Env struct {
@@ -25,7 +19,6 @@ type Env struct {
 	SrcPort   uint16 // UDP source port of everything sent; the ICRC covers it
 	GIDs      []GID
 	PKeys     []hca.PKey
-	QPNs      QPNs // of this device; other QPNs belong to devices that share its addresses
 	Replicate bool // multicast is sent to each peer of a list
 	Memory    *Memory
 }

@@ -42,7 +42,7 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 	m, n := &b.msg, r.messages()
 	unicast := !m.dst.IsMulticast()
-	local := unicast && env.Own(m.dst) && env.QPNs.Contain(m.bth.DestQPN)
+	local := unicast && env.Own(m.dst)
 	for ; at.seg < n && !b.full() && b.Tail == TailNone; at.seg, at.next = at.seg+1, 0 {
 		if r.large {
 			m.cut(&r.plan, at.seg)

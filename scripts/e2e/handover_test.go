@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -211,6 +210,24 @@ func endTaker(t *testing.T, control, after string) {
 	}
 }
 
+// givePause is how long a daemon refuses hand-overs after one that has failed although traffic had stopped.
+const givePause = 10 * time.Second
+
+// failedGives returns how many hand-overs have failed for which the daemon may have stopped traffic.
+func (d *daemon) failedGives() int {
+	return strings.Count(d.log.String(), "not handed over; this process continues")
+}
+
+// waitGives waits until the daemon may hand over again, if more than failed hand-overs have failed. It
+// returns how many now.
+func (d *daemon) waitGives(failed int) int {
+	now := d.failedGives()
+	if now > failed {
+		time.Sleep(givePause)
+	}
+	return now
+}
+
 // upgradeTaker asks for the protocol of a hand-over.
 func upgradeTaker(conn *net.UnixConn) error {
 	if _, err := conn.Write(request("POST", "/v1/hand-over", "Connection: Upgrade\r\nUpgrade: ipoibd-hand-over\r\nContent-Length: 0\r\n")); err != nil {
@@ -241,6 +258,7 @@ func TestHandOverIsCut(t *testing.T) {
 	pingAll(a, b)
 	qpn, changes := a.qp().QPN, a.carrierChanges()
 	p := b.probe(a)
+	failed := 0
 	for _, step := range takerSteps {
 		began := time.Now()
 		endTaker(t, a.daemon.control, step)
@@ -249,6 +267,10 @@ func TestHandOverIsCut(t *testing.T) {
 		if now := a.qp().QPN; now != qpn || a.daemon.gone() {
 			t.Fatalf("after %q, the queue pair has the number %v, was %v\n%s", step, now, qpn, a.daemon.log)
 		}
+		if step != "connected" && step != "upgraded" { // else nothing has stopped
+			eventually(t, startLimit, "the daemon logs that", func() bool { return a.daemon.failedGives() > failed })
+		}
+		failed = a.daemon.waitGives(failed)
 	}
 	requireRefusals(t, a)
 	if n := a.carrierChanges(); n != changes {
@@ -270,7 +292,9 @@ func TestHandOverIsCut(t *testing.T) {
 			<-a.daemon.exited
 			a.start()
 			a.waitCarrier()
+			failed = 0
 		}
+		failed = a.daemon.waitGives(failed)
 		t.Logf("kill %d of the new process: it owned everything: %v; host 1 reaches host 0 after %v", n, owned, b.waitReaches(a))
 	}
 	for n := range form(6, 60) { // the old process is killed, possibly when it has ended already
@@ -425,43 +449,6 @@ func clients(h *host) (asked map[string]int, failed func() []string, stop func()
 		})
 	}
 	return asked, func() []string { return wrong }, func() { close(done); all.Wait() }
-}
-
-// Daemons that share a port hand over while others send to them. The others need not join again, and
-// a new one can join afterwards.
-func TestHandOverOfASharedPort(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	hosts := newHosts(t, 2)
-	dir := filepath.Join(shortDir(t), "share")
-	a, far := hosts[0], hosts[1].sharer(1, dir)
-	all := []*host{far, a.sharer(2, dir), a.sharer(3, dir)}
-	pingAll(all...)
-	qpn := all[1].daemon.status().Interfaces[0].QP.QPN
-	p := far.probe(all[1])
-	for n := range form(4, 50) {
-		p.waitAnswered(t, recoveryLimit)
-		began := time.Now()
-		all[1+n%2].handOver()
-		p.waitAnswered(t, recoveryLimit)
-		t.Logf("hand-over %d: outage %v", n, p.silence(began))
-	}
-	p.pause(t)
-	pingAll(all...)
-	if now := all[1].daemon.status().Interfaces[0].QP.QPN; now != qpn {
-		t.Errorf("the queue pair has the number %v now, was %v", now, qpn)
-	}
-	for i, k := range rest(t, all...) {
-		all[i].checkDaemon(k)
-		if log := all[i].daemon.log.String(); strings.Contains(log, "not a daemon uses UDP port") {
-			t.Errorf("host %d reports a process in the group:\n%s", all[i].number, log)
-		}
-	}
-	late := a.sharer(4, dir)
-	for _, in := range all {
-		in.waitReaches(late)
-	}
 }
 
 // pause ends the requests of a probe, so that the accounts can rest.

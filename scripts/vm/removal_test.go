@@ -110,6 +110,33 @@ func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
 	}
 }
 
+// The device is renamed while it is in use, as udev does some time after it has appeared: nothing
+// happens to the traffic. A reset by link adds the device again under its new name, and one that is
+// deleted and added again by its former name is used as well.
+func TestR22Renamed(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		const renamed = "rocep0s2"
+		real, soft := newRealPair(t, series, "--reset", "link")
+		s := startStream(t, real, soft)
+		before, _ := real.status()
+		real.Run("rdma", "dev", "set", rxe0, "name", renamed)
+		s.waitMoves()
+		if now, _ := real.status(); now.Opens != before.Opens {
+			t.Errorf("the device was opened %d times after it was renamed, %d times before", now.Opens, before.Opens)
+		}
+		real.ipoibd("reset", "device")
+		real.waitDevice("the device is open again", func(d deviceStatus) bool { return d.State == "open" && d.Opens > before.Opens })
+		s.waitMoves()
+		real.Run("rdma", "dev", "show", renamed)
+		real.Run("rdma", "link", "del", renamed)
+		addRxe(real.machine, rxe0, "eth0")
+		s.waitMoves()
+	})
+}
+
 func setMAC(m machine, mac string) {
 	m.Run("ip", "link", "set", "eth0", "down")
 	m.Run("ip", "link", "set", "eth0", "address", mac)

@@ -13,12 +13,13 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// shareConfig is of one of the daemons that share a device.
+// shareConfig is of one of the daemons that share a device: its control socket, how it resets the
+// device, the grace period and its interface.
 const shareConfig = `
 control: %s
 devices:
   - device: rxe0
-    reset: link
+    reset: %s
     grace: %s
     coordinator: /run/reset
 interfaces:
@@ -39,6 +40,32 @@ func TestR16Sharing(t *testing.T) {
 	})
 }
 
+// A program that takes no part in the locks has the device open. No daemon takes the device from
+// it: the reset fails, and the log names the program, although the daemon runs in its sandbox.
+// Once the program has ended, the device is reset.
+func TestR16ProgramKeepsItsDevice(t *testing.T) {
+	eachKernelWithSharers(t, func(t *testing.T, g inGuest, first, second *sharer) {
+		index := kernelIndex(g)
+		program := holdDevice(t, g)
+		start := time.Now()
+		first.ipoibd("reset", "device")
+		eventually(t, "the program is named", func() bool { return first.says("not reset: held_by_process: ibv_asyncwatch (pid ") })
+		named := time.Since(start)
+		first.waitReachesPeer()
+		second.waitReachesPeer()
+		t.Logf("program named after %v, for a grace of %v", named.Round(time.Millisecond), shareGrace)
+		if named < shareGrace {
+			t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
+		}
+		if kernelIndex(g) != index {
+			t.Error("the device was deleted while a program had it open")
+		}
+		program.Signal(syscall.SIGKILL)
+		awaitExit(t, program)
+		requireSharedReset(t, first, second)
+	})
+}
+
 // eachKernelWithSharers runs a test in a guest of each kernel, with two daemons that share the
 // guest's device and a peer outside.
 func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, first, second *sharer)) {
@@ -51,7 +78,7 @@ func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, firs
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
 		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
-		test(t, g, newSharer(t, g, peer, 0), newSharer(t, g, peer, 1))
+		test(t, g, newSharer(t, g, peer, 0, "link"), newSharer(t, g, peer, 1, "link"))
 	})
 }
 
@@ -72,6 +99,33 @@ func TestR21ResetCutShort(t *testing.T) {
 		t.Logf("the next daemon reaches the peer after %v", time.Since(start).Round(time.Millisecond))
 		if log := leader.daemon.Stderr(); !strings.Contains(log, "completing a reset of the device that was cut short") {
 			t.Errorf("the daemon does not say that it completes the reset:\n%s", log)
+		}
+	})
+}
+
+// A daemon is killed between the unbinding of the function's driver and its binding, in a reset
+// by driver and in one by pci. The next daemon binds the driver and adds the device again. The
+// addresses of the netdev, which is another one, are the network manager's to restore.
+func TestR21FunctionResetCutShort(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		segment := nstest.NewSegment(t, underMTU)
+		g := newRxeGuest(t, series, segment)
+		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
+		peer.join()
+		driver := strings.TrimSpace(g.Run("readlink", "-f", "/sys/class/net/eth0/device/..")) + "/driver"
+		for n, means := range []string{"driver", "pci"} {
+			s := newSharer(t, g, peer, n, means)
+			s.killInReset(func() bool { return !g.Try("test", "-e", rxePath) && !g.Try("test", "-e", driver) })
+			start := time.Now()
+			s.runAgain()
+			t.Logf("%s: the next daemon reaches the peer after %v", means, time.Since(start).Round(time.Millisecond))
+			if log := s.daemon.Stderr(); !strings.Contains(log, "completing a reset of the device that was cut short") {
+				t.Errorf("%s: the daemon does not say that it completes the reset:\n%s", means, log)
+			}
+			s.stop()
 		}
 	})
 }
@@ -121,10 +175,12 @@ func (s *sharer) killed() bool {
 // resets returns how often the daemon has logged the end of a reset.
 func (s *sharer) resets() int { return strings.Count(s.daemon.Stderr(), "the device was reset") }
 
-// runAgain starts the daemon again, and waits until its interface reaches the peer.
+// runAgain starts the daemon again, and waits until its interface reaches the peer. A daemon that
+// was killed may have left another netdev.
 func (s *sharer) runAgain() {
 	s.tb.Helper()
 	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
+	s.configureUnderlay()
 	s.waitReachesPeer()
 }
 
@@ -139,11 +195,11 @@ type sharer struct {
 }
 
 // newSharer starts a daemon whose interface reaches the peer.
-func newSharer(t *testing.T, g inGuest, peer *endpoint, number int) *sharer {
+func newSharer(t *testing.T, g inGuest, peer *endpoint, number int, means string) *sharer {
 	t.Helper()
 	name := fmt.Sprintf("ib%d", number)
-	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/" + name + ".sock"}, peer}
-	g.Put(s.file(), 0o600, fmt.Appendf(nil, shareConfig, s.control, shareGrace, name))
+	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/ipoibd/" + name + ".sock"}, peer}
+	g.Put(s.file(), 0o600, fmt.Appendf(nil, shareConfig, s.control, means, shareGrace, name))
 	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
 	t.Cleanup(s.showLog)
 	s.waitDevice("the device is open", func(d deviceStatus) bool { return d.State == "open" })

@@ -41,7 +41,6 @@ type seen struct {
 	dst      netip.Addr
 	tos, ttl uint8
 	segment  int // length of each datagram of a train but the last; 0: it is one datagram
-	mark     uint32
 }
 
 // parseControl reads the control messages of a received datagram of either family. It
@@ -70,8 +69,6 @@ func (s *seen) note(level, kind int32, data []byte) {
 		s.ttl = lowByte(data)
 	case level == unix.SOL_UDP && kind == unix.UDP_GRO && len(data) >= int(unsafe.Sizeof(int32(0))):
 		s.segment = int(*(*int32)(unsafe.Pointer(&data[0])))
-	case level == unix.SOL_SOCKET && kind == unix.SO_MARK && len(data) >= int(unsafe.Sizeof(s.mark)):
-		s.mark = *(*uint32)(unsafe.Pointer(&data[0]))
 	case level == unix.SOL_IPV6 && kind == unix.IPV6_TCLASS:
 		s.tos = lowByte(data)
 	}

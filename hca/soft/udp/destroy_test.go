@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,17 +11,13 @@ import (
 	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/udp/share"
 	"ipoibd/link/linktest/nstest"
 )
 
 // modes are the ways to use the port.
-var modes = map[string]func(t *testing.T, cfg *udp.Config){
-	"exclusive": func(*testing.T, *udp.Config) {},
-	"lanes":     func(_ *testing.T, cfg *udp.Config) { cfg.Lanes = 4 },
-	"shared": func(t *testing.T, cfg *udp.Config) {
-		cfg.Share = &share.Config{Dir: filepath.Join(t.TempDir(), "share"), Kernel: kernel}
-	},
+var modes = map[string]int{ // lanes
+	"exclusive": 1,
+	"lanes":     4,
 }
 
 // A process with CAP_NET_ADMIN can destroy the sockets. The kernel then detaches them from the netdev
@@ -32,13 +27,12 @@ func TestDestroyedSockets(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	for name, configure := range modes {
+	for name, n := range modes {
 		t.Run(name, func(t *testing.T) {
 			nsA, nsB := nstest.Pair(t, 1500)
 			remote := openHost(t, nsB, 1, udp.Config{})
-			cfg := udp.Config{Reserve: new(udp.Reserve)}
+			cfg := udp.Config{Reserve: new(udp.Reserve), Lanes: n}
 			t.Cleanup(func() { _ = cfg.Reserve.Close() })
-			configure(t, &cfg)
 			lanes := openLanes(t, nsA, cfg)
 			converse(t, lanes, remote)
 			reopen := func(times uint64) {
@@ -97,7 +91,21 @@ func TestDestroyedSockets(t *testing.T) {
 	}
 }
 
-// greeting is a datagram from host 0 for the QPNs of slot 0.
+// datagram returns one for a QPN, with a text.
+func datagram(to hca.QPN, text string) []byte {
+	return append([]byte{0, 0, 0, 0, 0, byte(to >> 16), byte(to >> 8), byte(to)}, text...)
+}
+
+// expect checks that a host receives a datagram from a source port, and nothing before it.
+func expect(t *testing.T, h transporttest.Host, port uint16, text string) {
+	t.Helper()
+	got := recvOne(t, h)
+	if string(got.Data[8:]) != text || got.SrcPort != port {
+		t.Errorf("received %q from port %d, want %q from port %d", got.Data[8:], got.SrcPort, text, port)
+	}
+}
+
+// greeting is a datagram from host 0.
 func greeting(to netip.Addr, lane int) transport.Packet {
 	src := netip.MustParseAddr(nstest.IPv4(0))
 	if to.Is6() {

@@ -12,7 +12,7 @@
 // started without IPv6, they are AF_INET sockets.
 //
 // A [Reserve] keeps both sockets bound after their transport is closed, until the
-// next one is opened. Unless daemons share the port, the sockets have neither SO_REUSEADDR
+// next one is opened. Unless there are several lanes, the sockets have neither SO_REUSEADDR
 // nor SO_REUSEPORT, so the kernel refuses every other socket on their ports that is bound to
 // the same netdev or to none, whatever its address, options and user. A socket bound to
 // another netdev receives no datagram of this one. A netdev that was deleted and created
@@ -32,15 +32,12 @@
 // The ICRC covers the IPv4 identification and the DF bit, so both must be
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
 // identification 0, whatever routers have reported. Source address, TTL and TOS are chosen per
-// packet by control messages. Multicast leaves through the netdev and is not looped back
-// unless daemons share the port; its TTL is [MulticastTTL] unless the packet specifies another.
+// packet by control messages. Multicast leaves through the netdev and is not looped
+// back; its TTL is [MulticastTTL] unless the packet specifies another.
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
-// A received packet reports its identification only if its mark contains it (Config.MarkID).
-// The mark of a train is that of its first datagram. The identifications of the others stay
-// unknown: the kernel coalesces datagrams with equal or consecutive ones, and before Linux
-// 6.10 with any.
+// The identification of a received packet is unknown: a UDP socket does not report it.
 //
 // # MTUs of paths
 //
@@ -76,13 +73,6 @@
 // Datagrams from other network namespaces of the machine come over a bridge or a veth
 // pair, as if from the wire, and are received.
 //
-// # Sharing the port
-//
-// Daemons in one network namespace can share the port on a netdev; package share describes how.
-// UDP_GRO is then off, because the kernel would coalesce datagrams for several QPNs. The filter of
-// the receiving socket also accepts datagrams from this host if they come from a source port of
-// these daemons and have their mark, and multicast is looped back to the host.
-//
 // # Lanes
 //
 // [OpenLanes] opens several transports on one netdev, each with its own two sockets. The
@@ -93,11 +83,17 @@
 // kernel coalesces its trains as before, and no traffic moves from one lane to another. All
 // multicast arrives at the first lane: the others have IP_MULTICAST_ALL off, and drop broadcasts.
 //
-// A process of the same user could join such a group. So before a socket joins, its owner is
-// changed, as for daemons that share the port. That needs CAP_CHOWN; without it there is only
-// one lane ([Transport.LanesRefused]). The first socket is bound without SO_REUSEPORT, so it
-// detects a port that is taken, as a single socket does. Lanes cannot be combined with sharing,
-// whose program selects by the QPN.
+// The kernel admits only sockets of the same user to such a group (sk_uid, udp_lib_lport_inuse in
+// net/ipv4/udp.c). So no other user can bind the port, and a daemon that runs as a user of its own
+// is alone on it, also after its sockets were bound again. If the daemon runs as root, another
+// process of root in the same network namespace can join. An owner that no process runs as would
+// prevent that, but it takes CAP_CHOWN, by which an attacker in the daemon could give away every
+// file that it can open. Sockets that got their owner before the capability was given up could not
+// be replaced when the underlay is. Nor can the group be closed to new members: bind(2) looks no
+// further than the first member that admits one.
+//
+// The first socket is bound without SO_REUSEPORT, so it detects a port that is taken, as a single
+// socket does.
 //
 // # Batches, blocking and memory
 //

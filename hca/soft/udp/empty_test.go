@@ -21,7 +21,7 @@ func TestSocketRefusesWhileItIsEmptied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := openReceiver(lo.Index, new(Config), nil, 0)
+	s, err := openReceiver(lo.Index, new(Config), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

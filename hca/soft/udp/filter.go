@@ -9,13 +9,12 @@ import (
 
 // Offsets and values for classic BPF programs of sockets.
 const (
-	ancillary      = 0xfffff000     // SKF_AD_OFF of linux/filter.h
-	packetType     = ancillary + 4  // SKF_AD_PKTTYPE
-	netdevIndex    = ancillary + 8  // SKF_AD_IFINDEX
-	packetMark     = ancillary + 20 // SKF_AD_MARK
-	packetHost     = 0              // PACKET_HOST of linux/if_packet.h
-	packetLoopback = 5              // PACKET_LOOPBACK of linux/if_packet.h
-	loopbackIndex  = 1              // LOOPBACK_IFINDEX of net/flow.h, in each namespace
+	ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
+	packetType     = ancillary + 4 // SKF_AD_PKTTYPE
+	netdevIndex    = ancillary + 8 // SKF_AD_IFINDEX
+	packetHost     = 0             // PACKET_HOST of linux/if_packet.h
+	packetLoopback = 5             // PACKET_LOOPBACK of linux/if_packet.h
+	loopbackIndex  = 1             // LOOPBACK_IFINDEX of net/flow.h, in each namespace
 )
 
 // refuseAll makes the kernel drop every datagram that arrives at a socket.
@@ -23,38 +22,23 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// sharerMark is the mark of the packets of daemons that share the port. Their receiving sockets
-// require it of datagrams of this host. A mark is not part of a packet on the wire. It is not
-// the mark of an identification (package bpf).
-const sharerMark = 0x2001
-
-// admitLocal makes the kernel drop datagrams from this host, unless they come from one of the
-// given source ports, and accept all others. Datagrams from this host are multicast and broadcast
-// that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
-// the netdev with the address had received it. Other processes that send them can use any
-// address of the host, and even the port of a daemon, by a socket that is bound to another
-// netdev, but only those with CAP_NET_ADMIN can set the mark.
-func admitLocal(fd int, ports []uint16) error {
-	n := uint8(len(ports)) // at most share.NumSlots
-	filter := []unix.SockFilter{
+// admitOthers makes the kernel drop datagrams from this host, and accept all others. Datagrams from
+// this host are multicast and broadcast that the kernel loops back, and unicast over the loopback,
+// which the kernel delivers as if the netdev with the address had received it. Other processes that
+// send them can use any address of the host.
+func admitOthers(fd int) error {
+	return setFilter(fd, []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 3},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: n + 4},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: packetMark},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: sharerMark, Jf: n + 1},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the UDP source port
-	}
-	for i, port := range ports {
-		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jt: n - uint8(i)})
-	}
-	return setFilter(fd, append(filter,
-		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}))
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
 }
 
 // admitUnicast makes the kernel drop all datagrams except unicast ones from other hosts; see
-// admitLocal. The first lane receives multicast and broadcast.
+// admitOthers. The first lane receives multicast and broadcast.
 func admitUnicast(fd int) error {
 	return setFilter(fd, []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},

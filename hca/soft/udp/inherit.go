@@ -9,21 +9,18 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/hca/soft/udp/share"
 )
 
 // ErrNotBound means that a Reserve has no sockets.
 var ErrNotBound = errors.New("there are no sockets")
 
 // Handed describes the sockets of a Reserve that another process continues. Its descriptors are the
-// receiving and the sending socket of each lane, and then those of the membership, if there is one.
+// receiving and the sending socket of each lane.
 type Handed struct {
-	Index    int // of the netdev
-	Asked    int // lanes that were asked for
-	Lanes    []HandedLane
-	Share    *share.Handed // nil: the port is not shared
-	Unshared string        // why, although that was asked for
-	Unlaned  string        // why there is one lane, although more were asked for
+	Index   int // of the netdev
+	Asked   int // lanes that were asked for
+	Lanes   []HandedLane
+	Unlaned string // why there is one lane, although more were asked for
 }
 
 // HandedLane describes the sockets of a lane.
@@ -41,12 +38,15 @@ func (t *Transport) Drops() uint32 {
 }
 
 // HandOver returns what another process needs to continue the sockets, with duplicates of the
-// descriptors, which the caller closes. Drops are those of the transports of the lanes. The
-// transports must not receive any more.
+// descriptors, which the caller closes. Drops are those of the transports of the lanes; nil: there were
+// none since Inherit. The transports must not receive any more.
 func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.bound
+	if drops == nil {
+		drops = r.drops
+	}
 	switch {
 	case p == nil:
 		return h, nil, ErrNotBound
@@ -59,7 +59,7 @@ func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 			fds = nil
 		}
 	}()
-	h = Handed{Index: r.index, Asked: r.lanes, Unshared: textOf(p.unshared), Unlaned: textOf(p.unlaned)}
+	h = Handed{Index: r.index, Asked: r.lanes, Unlaned: textOf(p.unlaned)}
 	for i, lane := range p.lanes {
 		h.Lanes = append(h.Lanes, HandedLane{IPv6: lane.recv.ipv6 && lane.send.ipv6, Source: lane.send.port, Drops: drops[i]})
 		if lane.recv.ipv6 != lane.send.ipv6 {
@@ -73,12 +73,7 @@ func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 			fds = append(fds, fd)
 		}
 	}
-	if p.member == nil {
-		return h, fds, nil
-	}
-	member, more, err := p.member.HandOver()
-	h.Share = &member
-	return h, append(fds, more...), err
+	return h, fds, nil
 }
 
 // GiveUp leaves the sockets to the process that continues them: they receive also after the
@@ -87,17 +82,13 @@ func (r *Reserve) GiveUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.given = true
-	if r.bound != nil && r.bound.member != nil {
-		_ = r.bound.member.Filter(nil)
-		r.bound.member.GiveUp()
-	}
 }
 
 // Inherit makes an unused Reserve continue the sockets of another process's. It owns the
 // descriptors from then on, also after an error. The first transports of the Reserve keep the
 // datagrams that wait in the sockets.
-func (r *Reserve) Inherit(h Handed, fds []int, cfg *share.Config) error {
-	p, err := inheritPorts(h, fds, cfg)
+func (r *Reserve) Inherit(h Handed, fds []int) error {
+	p, err := inheritPorts(h, fds)
 	if err != nil {
 		return fmt.Errorf("take over the UDP sockets: %w", err)
 	}
@@ -110,17 +101,9 @@ func (r *Reserve) Inherit(h Handed, fds []int, cfg *share.Config) error {
 	return nil
 }
 
-func inheritPorts(h Handed, fds []int, cfg *share.Config) (p *ports, err error) {
-	sockets := 2 * len(h.Lanes)
-	want := sockets
-	if h.Share != nil {
-		want += share.HandedFDs
-	}
-	switch {
-	case len(h.Lanes) < 1 || len(h.Lanes) > transport.MaxLanes || len(fds) != want:
+func inheritPorts(h Handed, fds []int) (p *ports, err error) {
+	if len(h.Lanes) < 1 || len(h.Lanes) > transport.MaxLanes || len(fds) != 2*len(h.Lanes) {
 		err = fmt.Errorf("%d descriptors for %d lanes", len(fds), len(h.Lanes))
-	case h.Share != nil && cfg == nil:
-		err = errors.New("the port is shared, but not by this configuration")
 	}
 	for i, lane := range h.Lanes {
 		if err == nil {
@@ -131,15 +114,9 @@ func inheritPorts(h Handed, fds []int, cfg *share.Config) (p *ports, err error) 
 		closeAll(fds)
 		return nil, err
 	}
-	p = &ports{unshared: errorOf(h.Unshared), unlaned: errorOf(h.Unlaned)}
+	p = &ports{unlaned: errorOf(h.Unlaned)}
 	for i, lane := range h.Lanes {
 		p.lanes = append(p.lanes, pair{bound{fds[2*i], lane.IPv6, Port}, bound{fds[2*i+1], lane.IPv6, lane.Source}})
-	}
-	if h.Share != nil {
-		if p.member, err = share.Inherit(cfg, h.Index, Port, p.lanes[0].recv.fd, *h.Share, fds[sockets:]); err != nil {
-			p.member = nil
-			return nil, errors.Join(err, p.close())
-		}
 	}
 	return p, nil
 }

@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -45,7 +46,7 @@ func TestInherit(t *testing.T) {
 			t.Fatalf("%+v with %v", handed, fds)
 		}
 		next := new(udp.Reserve)
-		if err := next.Inherit(handed, fds, nil); err != nil {
+		if err := next.Inherit(handed, fds); err != nil {
 			t.Fatal(err)
 		}
 		send("between")
@@ -84,6 +85,55 @@ func TestInherit(t *testing.T) {
 	}
 }
 
+// The groups stay joined from before the former transport leaves them until the next one has joined.
+func TestMembershipsAreHandedOver(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	group := netip.MustParseAddr("239.1.2.3")
+	reserve := new(udp.Reserve)
+	a, b := openHost(t, nsA, 0, udp.Config{Reserve: reserve}), openHost(t, nsB, 1, udp.Config{})
+	if err := a.Join(group); err != nil {
+		t.Fatal(err)
+	}
+	old := a.Transport.(*udp.Transport)
+	handed, fds, err := reserve.HandOver([]uint32{old.Drops()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	members, err := old.Memberships()
+	if err != nil || len(members) != 1 {
+		t.Fatalf("%v, %v", members, err)
+	}
+	next := new(udp.Reserve)
+	if err := next.Inherit(handed, fds); err != nil {
+		t.Fatal(err)
+	}
+	reserve.GiveUp()
+	old.GiveUpMemberships()
+	if err := errors.Join(old.Leave(group), old.Close(), reserve.Close()); err != nil {
+		t.Fatal(err)
+	}
+	send := func(text string) {
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: group, Vec: [][]byte{[]byte(text)}})
+	}
+	send("between")
+	a = openHost(t, nsA, 0, udp.Config{Reserve: next})
+	if err := a.Join(group); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range members {
+		_ = unix.Close(fd)
+	}
+	send("after")
+	for _, want := range []string{"between", "after"} {
+		if got := recvOne(t, a); string(got.Data) != want {
+			t.Errorf("received %q, want %q", got.Data, want)
+		}
+	}
+}
+
 // Descriptors that are not the sockets that were described are refused, and closed.
 func TestInheritChecks(t *testing.T) {
 	if nstest.Enter(t) {
@@ -111,9 +161,8 @@ func TestInheritChecks(t *testing.T) {
 			_ = unix.Dup3(int(os.Stdin.Fd()), fds[0], unix.O_CLOEXEC)
 			return fds
 		},
-		"a TCP socket":     func(_ *udp.Handed, fds []int) []int { replace(t, fds[0], unix.SOCK_STREAM); return fds },
-		"an unbound one":   func(_ *udp.Handed, fds []int) []int { replace(t, fds[1], unix.SOCK_DGRAM); return fds },
-		"an unknown group": func(h *udp.Handed, fds []int) []int { h.Share = nil; h.Index = -1; return fds },
+		"a TCP socket":   func(_ *udp.Handed, fds []int) []int { replace(t, fds[0], unix.SOCK_STREAM); return fds },
+		"an unbound one": func(_ *udp.Handed, fds []int) []int { replace(t, fds[1], unix.SOCK_DGRAM); return fds },
 	} {
 		before := files()
 		handed, fds, err := reserve.HandOver([]uint32{0})
@@ -122,7 +171,7 @@ func TestInheritChecks(t *testing.T) {
 		}
 		handed.Lanes = slices.Clone(handed.Lanes)
 		fds = change(&handed, fds)
-		if err := new(udp.Reserve).Inherit(handed, fds, nil); err == nil {
+		if err := new(udp.Reserve).Inherit(handed, fds); err == nil {
 			t.Errorf("%s: accepted", name)
 		} else {
 			t.Logf("%s: %v", name, err)

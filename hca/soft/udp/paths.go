@@ -28,31 +28,26 @@ type pathSockets struct {
 	v4, v6 int        // descriptors; -1: none
 }
 
-// openPaths returns the sockets of a netdev. Their packets would have the given mark, which may
-// select a route.
-func openPaths(index, mark int) (*pathSockets, error) {
+// openPaths returns the sockets of a netdev.
+func openPaths(index int) (*pathSockets, error) {
 	p := &pathSockets{index: index, v4: -1, v6: -1}
 	var err error
-	if p.v4, err = openPath(unix.AF_INET, index, mark); err != nil {
+	if p.v4, err = openPath(unix.AF_INET, index); err != nil {
 		return nil, err
 	}
-	if p.v6, err = openPath(unix.AF_INET6, index, mark); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+	if p.v6, err = openPath(unix.AF_INET6, index); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func openPath(family, index, mark int) (int, error) {
+func openPath(family, index int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	options := []option{{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}}
-	if mark != 0 {
-		options = append(options, option{unix.SOL_SOCKET, unix.SO_MARK, mark})
-	}
-	if err := errors.Join(refuseAll(fd), setOptions(fd, options)); err != nil {
+	if err := errors.Join(refuseAll(fd), setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}})); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
@@ -123,7 +118,7 @@ func (t *Transport) RouteMTU(dst netip.Addr) (mtu int, err error) {
 	var routes []netlink.Route
 	err = t.watch.ns.do(func() (err error) {
 		routes, err = netlink.RouteGetWithOptions(dst.AsSlice(), &netlink.RouteGetOptions{
-			OifIndex: t.watch.index, Mark: uint32(t.mark), FIBMatch: true,
+			OifIndex: t.watch.index, FIBMatch: true,
 		})
 		return err
 	})

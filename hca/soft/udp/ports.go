@@ -2,13 +2,11 @@ package udp
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/transport"
-	"ipoibd/hca/soft/udp/share"
 )
 
 // pair holds the two sockets of a lane. They are not in the runtime's poller, because each datagram
@@ -31,49 +29,20 @@ func (p *pair) close() error {
 
 // ports are the sockets of a netdev.
 type ports struct {
-	lanes    []pair            // at least one
-	member   *share.Membership // in the group of daemons that share the port; nil: it is not shared
-	unshared error             // why the port is not shared although Config.Share asks for it
-	unlaned  error             // why there is one lane although Config.Lanes asks for more
+	lanes   []pair // at least one
+	unlaned error  // why there is one lane although Config.Lanes asks for more
 }
 
+// openPorts binds the sockets of all lanes.
 func openPorts(cfg *Config, netdev *transport.State) (*ports, error) {
 	p := new(ports)
-	if cfg.Share != nil {
-		member, err := share.Join(cfg.Share, netdev.Index, Port)
-		_, refused := errors.AsType[*share.RefusedError](err)
-		switch {
-		case refused:
-			p.unshared = err
-		case errors.Is(err, share.ErrTaken):
-			return nil, takenOn(netdev.Index)
-		case err != nil:
-			return nil, err
-		}
-		p.member = member
-	}
-	if err := p.open(cfg, netdev); err != nil {
-		if p.unshared != nil {
-			err = fmt.Errorf("%w (the port cannot be shared: %w)", err, p.unshared)
-		}
-		return nil, errors.Join(err, p.close())
-	}
-	return p, nil
-}
-
-// open leaves it to close to undo a partial success.
-func (p *ports) open(cfg *Config, netdev *transport.State) error {
 	if err := p.openLane(cfg, netdev); err != nil {
-		return err
-	}
-	if p.member != nil {
-		first := &p.lanes[0]
-		return p.member.Register(cfg.Netdev, first.recv.fd, first.send.port)
+		return nil, errors.Join(err, p.close())
 	}
 	if cfg.Lanes > 1 {
 		p.openLanes(cfg, netdev)
 	}
-	return nil
+	return p, nil
 }
 
 // openLane opens the sockets of the next lane. It leaves it to close to undo a partial success.
@@ -81,22 +50,19 @@ func (p *ports) openLane(cfg *Config, netdev *transport.State) (err error) {
 	lane, lanes := len(p.lanes), max(1, cfg.Lanes)
 	p.lanes = append(p.lanes, noPair)
 	sockets := &p.lanes[lane]
-	if sockets.recv, err = openReceiver(netdev.Index, cfg, p.member, lane); err != nil {
+	if sockets.recv, err = openReceiver(netdev.Index, cfg, lane); err != nil {
 		return err
 	}
-	sockets.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, lane, lanes), lanes, p.member != nil)
+	sockets.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, lane, lanes), lanes)
 	return err
 }
 
-// close ends the membership and closes all sockets; p may be nil.
+// close closes all sockets; p may be nil.
 func (p *ports) close() error {
 	if p == nil {
 		return nil
 	}
 	var errs []error
-	if p.member != nil {
-		errs = append(errs, p.member.Close())
-	}
 	for i := range p.lanes {
 		errs = append(errs, p.lanes[i].close())
 	}
@@ -123,13 +89,10 @@ func (p *ports) intact(index int) bool {
 // admit makes the receiving socket of a lane receive.
 func (p *ports) admit(lane int) error {
 	fd := p.lanes[lane].recv.fd
-	switch {
-	case lane > 0:
+	if lane > 0 {
 		return admitUnicast(fd)
-	case p.member != nil:
-		return p.member.Filter(func(ports []uint16) error { return admitLocal(fd, ports) })
 	}
-	return admitLocal(fd, nil)
+	return admitOthers(fd)
 }
 
 // lend duplicates the descriptors of the sockets of a lane, and makes it receive. It drops the

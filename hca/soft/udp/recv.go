@@ -36,7 +36,6 @@ const (
 type receiver struct {
 	sock    *socket
 	reserve *Reserve // to which sock belongs
-	markID  func(mark uint32) (id uint16, known bool)
 	counts  rxCounts
 
 	slots [recvSlots]recvSlot
@@ -62,8 +61,8 @@ type recvSlot struct {
 	data    [maxMessage]byte
 }
 
-func newReceiver(sock *socket, reserve *Reserve, markID func(mark uint32) (id uint16, known bool)) *receiver {
-	r := &receiver{sock: sock, reserve: reserve, markID: markID}
+func newReceiver(sock *socket, reserve *Reserve) *receiver {
+	r := &receiver{sock: sock, reserve: reserve}
 	r.counts.overflow = uint64(sock.dropped)
 	for i := range r.slots {
 		slot, hdr := &r.slots[i], &r.msgs[i].Hdr
@@ -144,9 +143,6 @@ func (r *receiver) give(pkts []transport.Packet) (n int) {
 		*p = r.train
 		size := min(r.size, len(r.rest))
 		p.Data, r.rest = r.rest[:size], r.rest[size:]
-		if r.train.IDKnown { // a train has only the mark of its first datagram
-			r.train.IDKnown, r.train.ID = false, 0
-		}
 		if size > MaxDatagram {
 			r.counts.tooLong.Add(1)
 		} else {
@@ -188,11 +184,6 @@ func (r *receiver) read(i int) bool {
 		return false
 	}
 	r.train = transport.Packet{Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl}
-	if r.markID != nil {
-		if id, known := r.markID(saw.mark); known {
-			r.train.ID, r.train.IDKnown = id, true
-		}
-	}
 	rest := slot.data[:min(msg.Len, maxMessage)]
 	r.size = len(rest)
 	if saw.segment > 0 && saw.segment < r.size {

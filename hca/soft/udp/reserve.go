@@ -13,8 +13,7 @@ import (
 // that no other process can bind their ports in between. While no transport uses the
 // receiving socket, a filter refuses every datagram. The zero value reserves nothing yet.
 // A Reserve serves one network namespace, and one transport at a time, or one for each lane. It
-// refuses another number of lanes than the first transport on a netdev has asked for. It keeps the
-// sharing of that transport, so later ones must be configured alike.
+// refuses another number of lanes than the first transport on a netdev has asked for.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
@@ -97,9 +96,6 @@ func (r *Reserve) giveBack(lent *socket) error {
 	}
 	if r.given {
 		return nil
-	}
-	if r.bound != nil && r.bound.member != nil {
-		_ = r.bound.member.Filter(nil)
 	}
 	var err error
 	if cerr := lent.raw.Control(func(fd uintptr) { err = refuseAll(int(fd)) }); cerr != nil {

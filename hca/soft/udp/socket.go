@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/udp/share"
 )
 
 // Port is the UDP destination port of RoCEv2 (IANA; RoCEv2 annex A17.3.1).
@@ -91,17 +90,14 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver creates the receiving socket of a lane, in the group of m, or alone if m is nil. It
-// returns ErrPortTaken if another process uses the port.
-func openReceiver(index int, cfg *Config, m *share.Membership, lane int) (bound, error) {
+// openReceiver creates the receiving socket of a lane. It returns ErrPortTaken if another process uses
+// the port.
+func openReceiver(index int, cfg *Config, lane int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
 	}
 	err = refuseAll(fd)
-	if err == nil && m != nil {
-		err = m.Enlist(fd)
-	}
 	if err == nil && lane > 0 {
 		err = errors.Join(joinLanes(fd), refuseMulticast(fd, ipv6))
 	}
@@ -113,32 +109,19 @@ func openReceiver(index int, cfg *Config, m *share.Membership, lane int) (bound,
 		return bound{fd: -1}, err
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
-	if m != nil {
-		// A train may hold datagrams for several daemons, so the option is off. It is set first,
-		// because once any socket has had it, the kernel looks up the socket of a datagram before
-		// it joins the datagram to another one. Then a netdev with rx-udp-gro-forwarding joins
-		// none for a socket without the option (udp_gro_receive, net/ipv4/udp_offload.c).
-		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 0)
-	}
-	marks := 0
-	if cfg.MarkID != nil {
-		marks = 1
-	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, marks) // before Linux 5.19, there is none
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(cfg.RecvBuf, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender creates the sending socket; see bindSource. With loop, this host receives its
-// multicast.
-func openSender(index, buffer int, first uint16, step int, loop bool) (bound, error) {
+// openSender creates the sending socket; see bindSource.
+func openSender(index, buffer int, first uint16, step int) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
 	}
 	port, err := bindSource(fd, ipv6, first, step)
 	if err == nil {
-		err = prepareSender(fd, ipv6, index, loop)
+		err = prepareSender(fd, ipv6, index)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -238,9 +221,9 @@ func bindSource(fd int, ipv6 bool, first uint16, step int) (uint16, error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// prepareSender directs multicast to the netdev and, with loop, also to this host. It makes the
-// kernel drop all datagrams to the source port.
-func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
+// prepareSender directs multicast to the netdev, and not to this host. It makes the kernel drop all
+// datagrams to the source port.
+func prepareSender(fd int, ipv6 bool, index int) error {
 	if err := refuseAll(fd); err != nil {
 		return err
 	}
@@ -248,16 +231,9 @@ func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
 	if err := unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, mreq); err != nil {
 		return os.NewSyscallError("setsockopt IP_MULTICAST_IF", err)
 	}
-	looped := 0
-	if loop {
-		looped = 1
-	}
-	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, looped}}
-	if loop {
-		options = append(options, option{unix.SOL_SOCKET, unix.SO_MARK, sharerMark})
-	}
+	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0}}
 	if ipv6 {
-		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, looped})
+		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0})
 	}
 	return setOptions(fd, options)
 }

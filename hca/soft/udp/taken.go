@@ -28,7 +28,7 @@ func (e *PortTakenError) Error() string {
 	case len(e.Holders) > 0:
 		holder = strings.Join(e.Holders, ", ")
 		if slices.ContainsFunc(e.Holders, func(name string) bool { return strings.HasPrefix(name, "ipoibd ") }) {
-			remedy = "stop it, share the port by starting both with --share-port"
+			remedy = "run one daemon per underlay, and serve further interfaces with it ('interfaces' of its configuration file, then 'ipoibd reload')"
 		}
 	case e.Kernel != "":
 		holder, remedy = "the kernel module "+e.Kernel, "remove the module"

@@ -11,7 +11,7 @@ func TestPortTakenError(t *testing.T) {
 		want string
 	}{
 		{PortTakenError{Port: Port, Holders: []string{"x (pid 1)", "y (pid 2)"}, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by x (pid 1), y (pid 2); stop it, or run in another network namespace"},
-		{PortTakenError{Port: Port, Holders: []string{"ipoibd (pid 1)"}}, "UDP port 4791: port taken by ipoibd (pid 1); stop it, share the port by starting both with --share-port, or run in another network namespace"},
+		{PortTakenError{Port: Port, Holders: []string{"ipoibd (pid 1)"}}, "UDP port 4791: port taken by ipoibd (pid 1); run one daemon per underlay, and serve further interfaces with it ('interfaces' of its configuration file, then 'ipoibd reload'), or run in another network namespace"},
 		{PortTakenError{Port: Port, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by the kernel module rdma_rxe; remove the module, or run in another network namespace"},
 		{PortTakenError{Port: Port}, "UDP port 4791: port taken by a process that cannot be seen from here ('ss -ulpn sport = :4791' names it to root), or the kernel; stop it, or run in another network namespace"},
 	} {

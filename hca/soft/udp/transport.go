@@ -12,7 +12,6 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/hca/soft/udp/share"
 )
 
 // Config configures a transport.
@@ -21,19 +20,12 @@ type Config struct {
 	// Reserve keeps the ports bound after the transport is closed; nil: Close frees
 	// them.
 	Reserve *Reserve
-	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
-	// a Reserve, and closing that ends the sharing.
-	Share *share.Config
 	// Lanes is the number of transports that OpenLanes opens, up to transport.MaxLanes; 0 means
-	// 1. It must be a power of two, because the numbers of source ports are divided by it. It must
-	// not exceed 1 if Share is set. Open ignores it.
+	// 1. It must be a power of two, because the numbers of source ports are divided by it. Open
+	// ignores it.
 	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
-	// MarkID reads the IPv4 identification from the mark of a received packet (SO_RCVMARK),
-	// to which a program at the ingress of the netdev has copied it. nil: the identification
-	// is unknown. It is also unknown if the kernel does not report marks (before Linux 5.19).
-	MarkID func(mark uint32) (id uint16, known bool)
 }
 
 // Transport is a [transport.Transport] on a netdev.
@@ -45,7 +37,6 @@ type Transport struct {
 	ports   *ports // of the reserve
 	watch   *watcher
 	paths   *pathSockets
-	mark    int // of the packets
 	lane    int // its number; watch, groups and paths belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
@@ -73,7 +64,7 @@ func openFirst(cfg Config) (*Transport, error) {
 
 // open leaves it to Close to undo a partial success.
 func (t *Transport) open(cfg Config) (err error) {
-	if n := cfg.Lanes; n < 0 || n > transport.MaxLanes || n&(n-1) != 0 || n > 1 && cfg.Share != nil {
+	if n := cfg.Lanes; n < 0 || n > transport.MaxLanes || n&(n-1) != 0 {
 		return fmt.Errorf("open %d lanes: %w", n, hca.ErrInvalid)
 	}
 	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
@@ -81,9 +72,6 @@ func (t *Transport) open(cfg Config) (err error) {
 	}
 	now := t.watch.State()
 	reserve := cfg.Reserve
-	if reserve == nil && cfg.Share != nil {
-		return fmt.Errorf("share the port without a Reserve: %w", hca.ErrInvalid)
-	}
 	if reserve == nil {
 		reserve = new(Reserve)
 		defer reserve.Close()
@@ -94,24 +82,16 @@ func (t *Transport) open(cfg Config) (err error) {
 	}
 	t.ports = p
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
-	t.rx, t.tx = newReceiver(recv, reserve, cfg.MarkID), newSender(send, now.Index, t.watch)
+	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	if t.groups, err = newMemberships(now.Index); err != nil {
 		return err
 	}
-	if p.member != nil {
-		t.mark = sharerMark
-	}
-	t.paths, err = openPaths(now.Index, t.mark)
+	t.paths, err = openPaths(now.Index)
 	return err
 }
 
 // SrcPort implements transport.Transport.
 func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
-
-// Membership returns the membership in the group of daemons that share the port, or nil and the
-// reason why the port is not shared. The reason is nil if Config.Share is nil. The membership
-// belongs to the Reserve, and the caller only reads it.
-func (t *Transport) Membership() (*share.Membership, error) { return t.ports.member, t.ports.unshared }
 
 // Send implements transport.Transport. After the netdev is gone, or the socket was destroyed, it
 // returns hca.ErrIO.

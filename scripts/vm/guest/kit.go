@@ -32,6 +32,7 @@ var programs = []struct{ name, pkg string }{
 	{"iperf3", "iperf3"},
 	{"ibv_devices", "ibverbs-utils"},
 	{"ibv_devinfo", "ibverbs-utils"},
+	{"ibv_asyncwatch", "ibverbs-utils"},
 	{"ib_send_bw", "perftest"},
 	{"ib_send_lat", "perftest"},
 }

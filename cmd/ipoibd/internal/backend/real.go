@@ -15,17 +15,23 @@ import (
 
 // kernel is the kernel's part of an HCA. Tests replace it.
 type kernel struct {
-	list     func() ([]rdma.Device, error)
-	watch    func(context.Context) (<-chan struct{}, error)
-	users    func(rdma.Device) ([]rdma.User, error)
-	addLink  func(name, netdev string) error
-	delLink  func(name string) error
-	function func(addr string) (function, error) // of PCI
+	list      func() ([]rdma.Device, error)
+	watch     func(context.Context) (<-chan struct{}, error)
+	processes func(rdma.Device) ([]rdma.User, error) // that have the device open
+	users     func(rdma.Device) ([]rdma.User, error) // these, and parts of the kernel
+	addLink   func(name, netdev string) error
+	delLink   func(name string) error
+	function  func(addr string) (function, error) // of PCI
+	save      func(netdev string) (restore func() error, err error)
 }
 
 var theKernel = kernel{
-	rdma.List, rdma.Watch, rdma.Users, rdma.AddLink, rdma.DelLink,
+	rdma.List, rdma.Watch, rdma.Processes, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
+	func(netdev string) (func() error, error) {
+		n, err := rdma.SaveNetdev(netdev)
+		return n.Restore, err
+	},
 }
 
 func (k kernel) find(name string) (rdma.Device, error) {
@@ -51,11 +57,11 @@ type realHCA struct {
 	last  rdma.Device         // the device, as Find has last seen it
 }
 
-func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
+func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: pinned(open), log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
-		if failed := h.completeCutShort(); failed != nil {
+		if failed := h.completeCutShort(ctx); failed != nil {
 			err = errors.Join(err, failed)
 		} else {
 			d, err = k.find(cfg.HCA)

@@ -83,12 +83,21 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 func (k *fakeKernel) kernel() kernel {
 	k.function.resets = k.noteReset
 	return kernel{
-		list:     k.list,
-		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users:    k.usersOf,
-		addLink:  k.addLink,
-		delLink:  k.delLink,
-		function: func(string) (function, error) { return &k.function, nil },
+		list:      k.list,
+		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		processes: k.processesOf,
+		users:     k.usersOf,
+		addLink:   k.addLink,
+		delLink:   k.delLink,
+		function: func(addr string) (function, error) {
+			if addr == "" {
+				return nil, hca.ErrInvalid
+			}
+			return &k.function, nil
+		},
+		save: func(netdev string) (func() error, error) {
+			return func() error { return nil }, nil
+		},
 	}
 }
 
@@ -109,6 +118,11 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
 	}
 	return users, k.unseen
+}
+
+func (k *fakeKernel) processesOf(d rdma.Device) ([]rdma.User, error) {
+	users, err := k.usersOf(d)
+	return slices.DeleteFunc(users, func(u rdma.User) bool { return u.PID == 0 && u.Name != "" }), err
 }
 
 func (k *fakeKernel) logged() string {
@@ -240,7 +254,7 @@ type real struct {
 // newReal makes a device of the fake kernel. Interfaces use the given ports.
 func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	log := slog.New(slog.NewTextHandler(k, nil))
-	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
+	h, err := newRealHCA(k.t.Context(), cfg, k.openHCA, k.kernel(), log)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +263,7 @@ func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	sharing := s.Sharing()
 	return &real{slot: s, portGUID: guid, Device: device.New(device.Config{
 		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset, Complete: s.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
+		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, Holders: sharing.Holders,
 		Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice, Log: log,
 	})}, err
 }
@@ -367,7 +381,7 @@ func TestR22OnlyTheNameIsTheSame(t *testing.T) {
 	k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 	cfg := realConfig()
 	cfg.Reset = config.ResetLink
-	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.DiscardHandler))
+	h, err := newRealHCA(k.t.Context(), cfg, k.openHCA, k.kernel(), slog.New(slog.DiscardHandler))
 	must(t, err)
 	id, err := h.Find()
 	must(t, err)
@@ -441,7 +455,7 @@ func TestR24ListIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-		b, err := newRealHCA(realConfig(), k.openHCA, k.kernel(), log)
+		b, err := newRealHCA(t.Context(), realConfig(), k.openHCA, k.kernel(), log)
 		must(t, err)
 		s := NewSlot(b, false, log)
 		lists := s.Watch(t.Context())

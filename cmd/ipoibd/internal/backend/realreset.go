@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -41,14 +42,13 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
 // return before every process has closed the device. Once the reset has begun, Reset waits
-// for its end even if ctx ends, so that no process opens the device before that (R16).
+// for its end even if ctx ends, so that no process opens the device before that (R16). Errors:
+// resetlock.ErrHeld.
 func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
 	}
 	d := h.found()
-	others, _ := h.holders(d)
-	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", others)
 	if err := h.awaitRelease(ctx, d); err != nil {
 		return h.overdue(d, err)
 	}
@@ -58,12 +58,16 @@ func (h *realHCA) Reset(ctx context.Context) error {
 		return h.overdue(d, ctx.Err())
 	}
 	defer func() { <-h.busy }()
-	defer context.AfterFunc(ctx, func() { _ = h.overdue(d, ctx.Err()) })() // the log says it
-	own, err := h.own()                                                    // another device may have taken its place while we waited
+	own, err := h.own() // another device may have taken its place while we waited
 	if err != nil {
 		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
 	}
-	return h.kernel.reset(h.cfg.Reset, own, false)
+	if held := h.foreign(); len(held) > 0 { // since the locks were taken
+		return fmt.Errorf("%w: %s", resetlock.ErrHeld, strings.Join(held, ", "))
+	}
+	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.usersOf(own))
+	defer context.AfterFunc(ctx, func() { _ = h.overdue(own, ctx.Err()) })() // the log says it
+	return h.kernel.reset(h.cfg.Reset, own, false, h.log)
 }
 
 // releaseEvery is the time between two checks whether this process has closed the device.
@@ -73,10 +77,7 @@ const releaseEvery = 50 * time.Millisecond
 // would wait for that: forever if a verb hangs, and if this process ended during the wait, the
 // reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
-	for d.Parent != "" && ctx.Err() == nil {
-		if _, ours := h.holders(d); !ours {
-			break
-		}
+	for d.Parent != "" && ctx.Err() == nil && h.isOurs(d) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(releaseEvery):
@@ -100,11 +101,10 @@ func (h *realHCA) found() rdma.Device {
 	return h.last
 }
 
-// overdue returns and logs why a reset has not ended: the processes that have the device
-// open.
+// overdue returns and logs why a reset has not ended: the users of the device.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
-	text, ours := h.holders(d)
-	if ours {
+	text := h.usersOf(d)
+	if h.isOurs(d) {
 		text = "this process, in which a verb hangs, and " + text
 	}
 	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, text)
@@ -114,29 +114,48 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
-	s := Sharing{
-		Dir:     h.lockDir,
-		Holders: func() []string { users, _ := h.kernel.users(h.found()); return othersOf(users) },
-	}
+	s := Sharing{Dir: h.lockDir, Function: h.found().PCIAddr, Holders: h.foreign}
 	if s.NoReset = h.cfg.Reset == config.ResetNone; !s.NoReset {
 		s.Means = string(h.cfg.Reset)
 	}
 	return s
 }
 
-// holders describes the other users of a device, as far as they can be seen. It also reports
-// whether this process has the device open, or may have it open since /proc could not be read
-// completely. Other errors concern only the kernel's users.
-func (h *realHCA) holders(d rdma.Device) (others string, ours bool) {
+// foreign names the other processes because of which the device is not reset: those that
+// have it open, unless the configuration says that they do not matter. While the processes
+// cannot be listed, there may be one. The kernel's own users do not count: the kernel
+// makes them release the device.
+func (h *realHCA) foreign() []string {
+	if h.cfg.Force {
+		return nil
+	}
+	users, err := h.kernel.processes(h.found())
+	if err == nil {
+		return othersOf(users)
+	}
+	if _, absent := h.own(); errors.Is(absent, hca.ErrNoDevice) {
+		return nil
+	}
+	return []string{"processes that are unknown: " + err.Error()}
+}
+
+// isOurs reports whether this process has the device open, or may have it open since it lacks
+// the descriptors or the memory to list the processes.
+func (h *realHCA) isOurs(d rdma.Device) bool {
+	users, err := h.kernel.processes(d)
+	return hca.Exhausted(err) || slices.ContainsFunc(users, isSelf)
+}
+
+// usersOf describes the other users of a device.
+func (h *realHCA) usersOf(d rdma.Device) string {
 	users, err := h.kernel.users(d)
-	ours = errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
 	switch names := othersOf(users); {
 	case len(names) > 0:
-		return strings.Join(names, ", "), ours
+		return strings.Join(names, ", ")
 	case err != nil:
-		return "unknown users: " + err.Error(), ours
+		return "unknown users: " + err.Error()
 	}
-	return "no other process that can be seen from here", ours
+	return "no other process"
 }
 
 func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
@@ -162,7 +181,7 @@ type function interface {
 
 // reset resets a device. If an earlier reset has removed the device and was cut short, reset
 // only brings it back. Errors: resetlock.ErrUnfinished.
-func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
+func (k kernel) reset(how config.Reset, d rdma.Device, gone bool, log *slog.Logger) error {
 	if !gone {
 		if err := k.check(how, d); err != nil {
 			return err
@@ -191,7 +210,14 @@ func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
 	case how == config.ResetPCI:
 		act = f.Reset
 	}
+	var restore func()
+	if !gone {
+		restore = k.saveNetdevs(f, log)
+	}
 	err = act()
+	if restore != nil && !errors.Is(err, rdma.ErrUnbound) {
+		restore()
+	}
 	if errors.Is(err, rdma.ErrUnbound) {
 		err = fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
 	}
@@ -203,6 +229,28 @@ func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
 		return fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
 	}
 	return k.addAgain(d, netdev)
+}
+
+// saveNetdevs saves the configuration of a function's netdevs, which a reset creates again, and
+// returns the function that restores it. A netdev that cannot be restored is logged, since the
+// device itself was reset.
+func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
+	saved := map[string]func() error{}
+	for _, name := range f.Netdevs() {
+		again, err := k.save(name)
+		if err != nil {
+			log.Warn("cannot save the addresses and routes of a netdev that the reset creates again; configure it afterwards", "netdev", name, "err", err)
+			continue
+		}
+		saved[name] = again
+	}
+	return func() {
+		for name, again := range saved {
+			if err := again(); err != nil {
+				log.Error("cannot restore the addresses and routes of a netdev that the reset has created again; configure it", "netdev", name, "err", err)
+			}
+		}
+	}
 }
 
 // onlyNetdev returns the netdev of a function. If there are several, it is unknown which of

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
+	"ipoibd/qprecovery/reset"
 )
 
 // A device whose former instance a user has never released is used as soon as it is back, without a
@@ -79,14 +82,14 @@ func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
 	})
 }
 
-// A reset that the kernel does not end in time is logged with the names of the processes
-// that hold the device. It is waited for, and there is at most one.
+// A reset that the kernel does not end in time, here one that is forced, is logged with the names
+// of the users of the device. It is waited for, and there is at most one.
 func TestR16RealResetIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}, {Name: "nvme_rdma"}}
 		cfg := realConfig()
-		cfg.Reset = config.ResetLink
+		cfg.Reset, cfg.Force = config.ResetLink, true
 		d, err := k.newReal(cfg)
 		must(t, err)
 		first := make(chan error, 1)
@@ -122,21 +125,100 @@ func TestR16RealResetIsWaitedFor(t *testing.T) {
 	})
 }
 
-// The other users of the device are named in the log before it is reset.
-func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+// A reset takes the device from no program that takes no part in the locks: it fails with the
+// reason held_by_process and the names of the programs. That includes one that is in another PID
+// namespace, and the case that the kernel cannot list them.
+func TestR16DeviceOfAnotherProgramIsNotReset(t *testing.T) {
+	unlisted := errors.New("invalid argument")
+	for _, c := range []struct {
+		users  []rdma.User
+		unseen error
+		want   string // a part of the error
+	}{
+		{[]rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}, nil, "ib_send_bw (pid 1073741824)"},
+		{[]rdma.User{{}}, nil, "a process that cannot be seen from here"},
+		{nil, unlisted, unlisted.Error()},
+	} {
+		for _, how := range []config.Reset{config.ResetLink, config.ResetDriver, config.ResetPCI} {
+			synctest.Test(t, func(t *testing.T) {
+				k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+				k.users, k.unseen = c.users, c.unseen
+				close(k.freed)
+				cfg := realConfig()
+				cfg.Reset = how
+				d, err := k.newReal(cfg)
+				must(t, err)
+				ev := resetlock.Done(d.slot.hca.Reset(t.Context()))
+				if k.did() != 0 || ev.Outcome != reset.OutcomeHeld || !strings.Contains(ev.Detail, c.want) {
+					t.Errorf("%s: %d resets, %s: %q, want %q", how, k.did(), ev.Outcome, ev.Detail, c.want)
+				}
+			})
+		}
+	}
+}
+
+// A daemon that may not reset the device because of a program that has it open opens the device
+// again once the grace period is over, as it is, and names the program.
+func TestR16ProgramIsNamedAfterTheGracePeriod(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset, cfg.Grace = config.ResetDriver, 5*time.Second
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
 		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}
-		close(k.freed)
-		cfg := realConfig()
-		cfg.Reset = config.ResetDriver
-		d, err := k.newReal(cfg)
-		must(t, err)
-		must(t, d.slot.hca.Reset(t.Context()))
-		if !strings.Contains(k.warned, `means=driver used_by_others="ib_send_bw (pid 1073741824)"`) {
-			t.Errorf("the log before the reset: %s", k.warned)
+		began := time.Now()
+		must(t, d.Reset(context.Background()))
+		await(t, d, isGone)
+		await(t, d, isOpen)
+		if took := time.Since(began); took < cfg.Grace || took > cfg.Grace+time.Second {
+			t.Errorf("open again after %v, want the grace period of %v", took, cfg.Grace)
+		}
+		if text := k.logged(); k.did() != 0 || !strings.Contains(text, "not reset: held_by_process: ib_send_bw (pid 1073741824)") {
+			t.Errorf("%d resets; the log: %s", k.did(), text)
 		}
 	})
+}
+
+// While a program keeps the device from being reset, a user in this process does not release it
+// either. It is abandoned after the grace period like in a reset, so the device is opened again.
+func TestR14UserIsAbandonedAlthoughThereIsNoReset(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset, cfg.Grace = config.ResetDriver, 5*time.Second
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}
+		user := d.View().Session
+		if !user.Acquire("a user that hangs") {
+			t.Fatal("the session is over")
+		}
+		defer user.Release("a user that hangs")
+		must(t, d.Reset(context.Background()))
+		await(t, d, isGone)
+		await(t, d, isOpen)
+		if k.did() != 0 {
+			t.Errorf("%d resets", k.did())
+		}
+	})
+}
+
+// The kernel's own users do not keep the device from being reset, since the kernel makes them
+// release it, nor does a program if the configuration says so. The log names both first.
+func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
+	for force, users := range map[bool][]rdma.User{
+		false: {{Name: "nvme_rdma"}},
+		true:  {{PID: 1 << 30, Name: "ib_send_bw"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+			k.users = users
+			close(k.freed)
+			cfg := realConfig()
+			cfg.Reset, cfg.Force = config.ResetDriver, force
+			d, err := k.newReal(cfg)
+			must(t, err)
+			must(t, d.slot.hca.Reset(t.Context()))
+			if want := fmt.Sprintf("means=driver used_by_others=%q", users[0]); !strings.Contains(k.warned, want) {
+				t.Errorf("the log before the reset: %s, want %s", k.warned, want)
+			}
+		})
+	}
 }
 
 // fakeFunction has netdevs, and others once it was reset.
@@ -167,7 +249,8 @@ func (f *fakeFunction) do(what string) error {
 func (f *fakeFunction) Netdevs() []string { return f.before }
 
 // The function is reset as configured, but not below a Soft-RoCE device that could not be
-// added again. If adding it fails after all, the error says what to do.
+// added again. If adding it fails after all, the error says what to do. The function's new netdevs
+// get back their configuration.
 func TestResetFunction(t *testing.T) {
 	soft, hardware := rxe("rxe0", 0, rxeGUID), rxe("mlx5_0", 0, rxeGUID)
 	hardware.Parent = ""
@@ -193,13 +276,29 @@ func TestResetFunction(t *testing.T) {
 		{"driver does not come back", config.ResetDriver, hardware, fakeFunction{err: fmt.Errorf("bind: %w", rdma.ErrUnbound)}, "rebind", "no driver now", true},
 		{"driver does not go", config.ResetDriver, hardware, fakeFunction{err: hca.ErrIO}, "rebind", hca.ErrIO.Error(), false},
 	} {
+		var restored []string // before the device is added
+		netdevs := slices.Sorted(slices.Values(c.f.before))
+		if c.did == "" || errors.Is(c.f.err, rdma.ErrUnbound) {
+			netdevs = nil // the kernel has not created them again
+		}
 		k := kernel{
 			function: func(string) (function, error) { return &c.f, nil },
-			addLink:  func(string, string) error { return hca.ErrNoMemory },
+			addLink: func(string, string) error {
+				if len(restored) == 0 {
+					t.Errorf("%s: the device is added before the netdev has its MAC", c.name)
+				}
+				return hca.ErrNoMemory
+			},
+			save: func(netdev string) (func() error, error) {
+				return func() error { restored = append(restored, netdev); return nil }, nil
+			},
 		}
-		err := k.reset(c.how, c.device, false)
+		err := k.reset(c.how, c.device, false, slog.New(slog.DiscardHandler))
 		if c.f.did != c.did || !strings.Contains(fmt.Sprint(err), c.text) || errors.Is(err, resetlock.ErrUnfinished) != c.gone {
 			t.Errorf("%s: did %q, %v; want %q, %q", c.name, c.f.did, err, c.did, c.text)
+		}
+		if slices.Sort(restored); !slices.Equal(restored, netdevs) {
+			t.Errorf("%s: netdevs %q were restored, want %q", c.name, restored, netdevs)
 		}
 	}
 }
@@ -209,7 +308,7 @@ func TestResetFunction(t *testing.T) {
 func TestR21CompletionThatFailsIsTriedAgain(t *testing.T) {
 	for cause, again := range map[error]bool{syscall.EMFILE: true, hca.ErrNoDevice: false} {
 		k := kernel{function: func(string) (function, error) { return nil, cause }}
-		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true)
+		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, cause) || errors.Is(err, resetlock.ErrUnfinished) != again {
 			t.Errorf("%v", err)
 		}
@@ -241,7 +340,7 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
 				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
 			}
-			const why = "held by this process, in which a verb hangs, and no other process that can be seen from here"
+			const why = "held by this process, in which a verb hangs, and no other process"
 			if err != nil && !strings.HasSuffix(err.Error(), why) {
 				t.Errorf("%s: %v", c.how, err)
 			}
@@ -263,7 +362,7 @@ func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
 		cfg.Reset = config.ResetLink
 		d, err := k.newReal(cfg)
 		must(t, err)
-		k.unseen = fmt.Errorf("%w: too many open files", hca.ErrNoMemory)
+		k.unseen = syscall.EMFILE
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := d.slot.hca.Reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {

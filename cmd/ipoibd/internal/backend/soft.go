@@ -13,13 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/udp/share"
 	"ipoibd/qprecovery"
 )
 
@@ -30,7 +28,6 @@ type softHCA struct {
 	engine   atomic.Pointer[engine]         // opened last
 	port     udp.Reserve                    // keeps the UDP ports bound across resets
 	await    []hca.QPN                      // that the first engine waits for; see soft.Config
-	ids      exactIDs                       // attached if exact_ids is set
 	notices  atomic.Pointer[report.Notices] // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error)       // computed once, because a reset must not open files
 	log      *slog.Logger
@@ -123,8 +120,8 @@ func guidOf(machine, netdev string) hca.GUID {
 func (h *softHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return udp.WatchNetdevs(ctx) }
 
 // Close implements HCA. It releases the UDP port, also if a verb hangs for ever, so that the device was
-// not closed, and detaches the program from the underlay.
-func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close(), h.ids.close()) }
+// not closed.
+func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close()) }
 
 // Run implements HCA. It keeps the list of peers current, and looks for conditions that an
 // operator should know.
@@ -155,17 +152,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing(), Lanes: h.cfg.Lanes}
-	if h.cfg.ExactIDs {
-		underlay.MarkID = bpf.KnownID
-		h.ids.attach(int(id.Index), h.log)
-	}
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Lanes: h.cfg.Lanes}
 	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
 	if h.port.Destroyed() != before {
 		h.log.Warn("another process has destroyed the UDP sockets of the software HCA, as 'ss -K' does; opening new ones")
 	}
-	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, share.ErrNotJoined) {
+	if errors.Is(err, udp.ErrPortTaken) {
 		return nil, &busyError{err}
 	}
 	if err != nil {
@@ -181,10 +174,6 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	cfg.Await, h.await = h.await, nil
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
-	}
-	if m, _ := lanes[0].Membership(); m != nil {
-		cfg.QPNs.First, cfg.QPNs.Last = m.QPNs()
-		cfg.Sharers = m.Ports
 	}
 	dev, err := soft.Open(cfg)
 	if err != nil {
@@ -214,22 +203,6 @@ func (h *softHCA) Change(cfg config.Device) {
 		e.SetPKeys(h.table())
 	}
 	h.peers.Set(cfg.Peers)
-}
-
-// The program selects a daemon by the bits of the QPN that contain the daemon's slot.
-var (
-	_ [share.SlotBits - bpf.ReuseportBits]struct{}
-	_ [bpf.ReuseportBits - share.SlotBits]struct{}
-)
-
-// sharing returns how daemons share the port, or nil if this daemon does not share it.
-func (h *softHCA) sharing() *share.Config {
-	if h.cfg.SharePort == "" {
-		return nil
-	}
-	return &share.Config{Dir: h.cfg.SharePort, Kernel: share.Kernel{
-		NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket,
-	}}
 }
 
 // busyError is an error that is ErrBusy as well.
@@ -275,7 +248,6 @@ func (h *softHCA) Info() Info {
 	if len(h.cfg.Peers) > 0 {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
-	i.Counters = append(i.Counters, h.ids.counters()...)
 	i.Counters = append(i.Counters, hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()})
 	i.Notices.Add(report.NoticeUnresolved, h.peers.notice())
 	if found := h.notices.Load(); found != nil {

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
-	"ipoibd/hca/soft/udp/share"
 )
 
 const (
@@ -67,8 +65,6 @@ func (w *watch) look(now time.Time, e *engine, netdev string) (out report.Notice
 	out.Add(report.NoticeOneSocket, w.note(now, fewer != nil, 0,
 		fmt.Sprintf("the software HCA has only one socket for all lanes: %v", fewer),
 		"the software HCA has only one socket for all lanes, so they do not receive in parallel", "err", fewer))
-	member, alone := e.lanes[0].Membership()
-	w.sharing(&out, now, member, alone)
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
@@ -88,25 +84,6 @@ func (w *watch) refusedTrains(now time.Time, why error) string {
 	return w.note(now, why != nil, complainEvery,
 		fmt.Sprintf("the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT: %v), so each datagram is sent on its own; no frames are lost, but bulk traffic is slower", why),
 		"the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT), so each datagram is sent on its own; no frames are lost, but bulk traffic is slower; check the checksum offload of the underlay with 'ethtool -k' (tx-checksum-ip-generic)", "err", why)
-}
-
-// sharing adds the notices about the membership in the group of daemons that share the port.
-// If m is nil although sharing is configured, reason says why.
-func (w *watch) sharing(out *report.Notices, now time.Time, m *share.Membership, reason error) {
-	if m == nil {
-		out.Add(report.NoticePortUnshared, w.note(now, reason != nil, 0,
-			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace must wait until this one exits", reason),
-			"cannot share UDP port 4791; other daemons in this network namespace must wait until this one exits", "err", reason))
-		return
-	}
-	const open = "any process of this user can intercept datagrams of the daemons that share UDP port 4791; grant the daemons CAP_CHOWN"
-	out.Add(report.NoticePortOpen, w.note(now, m.Open(), 0, open, open))
-	const joined = "the underlay joins received datagrams (rx-gro-list), so some that are for other daemons on this underlay are lost; run 'ethtool -K UNDERLAY rx-gro-list off' and restart the daemons"
-	out.Add(report.NoticeJoined, w.note(now, m.Joined(), 0, joined, joined))
-	who := strings.Join(m.Strangers(), ", ")
-	out.Add(report.NoticePortShared, w.note(now, who != "", 0,
-		"UDP port 4791 is also used by "+who+", which may intercept datagrams of the daemons that share it; stop that process",
-		"a process that is not a daemon uses UDP port 4791 too, and may intercept datagrams of the daemons that share it; stop that process", "process", who))
 }
 
 // suspectNAT returns the notice of a NAT if there are signs of one, else "".

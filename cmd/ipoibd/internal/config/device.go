@@ -86,6 +86,8 @@ type Device struct {
 	Soft        // settings for the software HCA only
 	// Reset is how a real HCA is reset.
 	Reset Reset `yaml:"reset"`
+	// Force resets a real HCA even while other programs have it open.
+	Force bool `yaml:"force"`
 	// Coordinator is the directory of the locks by which daemons share the device; if it
 	// is empty, no other process uses the device.
 	Coordinator string        `yaml:"coordinator"`
@@ -106,12 +108,6 @@ type Soft struct {
 	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
 	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
-	// SharePort is the directory through which daemons share UDP port 4791 on the netdev. If
-	// it is empty, this daemon does not share the port.
-	SharePort string `yaml:"share_port"`
-	// ExactIDs makes an eBPF program at the underlay copy the IPv4 identification of received
-	// packets, which the ICRC covers, to their marks.
-	ExactIDs bool `yaml:"exact_ids"`
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
 	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
 	Lanes int `yaml:"lanes"`
@@ -120,8 +116,9 @@ type Soft struct {
 // Reset is how a real HCA is reset.
 type Reset string
 
-// Ways to reset a real HCA. All but ResetNone interrupt other users of the device; the
-// last two remove and recreate its netdevs as well.
+// Ways to reset a real HCA. All but ResetNone affect every user of the device: they wait until
+// no other program has it open, unless [Device.Force] is set. The last two remove and recreate
+// its netdevs as well.
 const (
 	ResetNone   Reset = "none"   // only close and open it
 	ResetLink   Reset = "link"   // delete a Soft-RoCE device and add it again
@@ -154,13 +151,12 @@ func (d *Device) check(at string, ms *Mistakes) {
 		only  Kind
 	}{
 		{"reset", d.Reset != ResetNone, KindRDMA},
+		{"force", d.Force, KindRDMA},
 		{"underlay", d.Underlay != "", KindSoft},
 		{"pkeys", d.PKeys != nil, KindSoft},
 		{"standard_mtu", d.StandardMTU, KindSoft},
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
-		{"share_port", d.SharePort != "", KindSoft},
-		{"exact_ids", d.ExactIDs, KindSoft},
 		{"lanes", d.Lanes > 1, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
@@ -198,17 +194,8 @@ func (s *Soft) check(at string, ms *Mistakes) {
 			}
 		}
 	}
-	if s.SharePort != "" && (!filepath.IsAbs(s.SharePort) || strings.Contains(s.SharePort, "\x00")) {
-		ms.add(at+".share_port", "%q is not the absolute path of a directory", s.SharePort)
-	}
-	if s.SharePort != "" && len(s.Peers) > 0 {
-		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
-	}
 	if n := s.Lanes; n < 1 || n > MaxLanes || n&(n-1) != 0 {
 		ms.add(at+".lanes", "%d is not 1, 2, 4 or 8", n)
-	}
-	if s.Lanes > 1 && s.SharePort != "" {
-		ms.add(at+".lanes", "more than one cannot be combined with share_port: the kernel selects the receiving socket either by lane or by daemon")
 	}
 	if s.KnownPeersOnly && len(s.Peers) == 0 {
 		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")

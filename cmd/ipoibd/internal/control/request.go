@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -144,7 +145,12 @@ func (q *ReloadRequest) carryOut(ctx context.Context, d Daemon) (err error) {
 // AddRequest adds an interface at run time, or replaces one that was added so. Its body is a JSON
 // object with the fields that an interface has in a configuration file, and its answer a
 // [report.Reload].
-type AddRequest struct{ json.RawMessage }
+type AddRequest struct {
+	json.RawMessage
+	// Namespace is the network namespace to which the path "netns" of the interface leads, for a
+	// daemon that may not open it there; nil: it opens it itself. It is the sender's, who closes it.
+	Namespace *os.File
+}
 
 func (*AddRequest) url() string { return "/v1/interfaces" }
 
@@ -157,7 +163,7 @@ func (q *AddRequest) resolve(Names) (err error) {
 }
 
 func (q *AddRequest) carryOut(ctx context.Context, d Daemon) error {
-	done, err := d.Add(ctx, q.RawMessage)
+	done, err := d.Add(ctx, q.RawMessage, q.Namespace)
 	if err == nil {
 		q.RawMessage, err = json.Marshal(done)
 	}

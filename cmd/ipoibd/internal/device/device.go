@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
@@ -50,9 +51,12 @@ type Config struct {
 	// Means names the kind of reset if Reset affects what other processes have open; else
 	// it is "".
 	Means string
+	// Function is the PCI function of the HCA or of the netdev below it, which the process needs that
+	// completes a reset; "": none.
+	Function string
 	// NoReset: Reset only makes the HCA usable again; it never removes it.
 	NoReset bool
-	// Holders names the processes that have the HCA open, as far as this process can see.
+	// Holders names the other processes because of which the HCA is not reset; nil: none.
 	Holders func() []string
 	// Coordinator is the directory of the locks that coordinate the processes sharing the
 	// HCA; "" if no other process uses it.
@@ -84,7 +88,7 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 	switch {
 	case v.Underlay == "":
 	case errors.Is(err, port.ErrDown):
-		err = fmt.Errorf("%w: %s is down, or has no carrier; 'ip link set %s up' brings it up", err, v.Underlay, v.Underlay)
+		err = fmt.Errorf("%w: %s is down, or has no carrier; bring it up: %s", err, v.Underlay, report.Command("ip link set %s up", v.Underlay))
 	case errors.Is(err, port.ErrNoGID), errors.Is(err, port.ErrNoMTU):
 		err = fmt.Errorf("netdev %s: %w", v.Underlay, err)
 	}
@@ -116,7 +120,8 @@ type Device struct {
 	shared    atomic.Pointer[sharer]
 	locks     func(resetlock.Config) (sharer, error)
 	opens     atomic.Uint64
-	suspended bool // Run begins suspended
+	suspended bool                     // Run begins suspended
+	inherited *qprecovery.HandedDevice // what Run continues; nil: it begins with a device that was never open
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 

@@ -77,7 +77,7 @@ func TestR29ReasonsNameTheNetdev(t *testing.T) {
 			t.Error(err)
 		}
 		b.slot.port.SetUp(false)
-		want(plan(), "port 1 is DOWN: port is not active: eth0 is down, or has no carrier; 'ip link set eth0 up' brings it up")
+		want(plan(), "port 1 is DOWN: port is not active: eth0 is down, or has no carrier; bring it up: ip link set eth0 up")
 		b.slot.port.SetUp(true)
 		b.slot.port.DelAddr(addr1)
 		want(plan(), "netdev eth0: port has no usable GID: the netdev below it needs an IP address")

@@ -3,10 +3,12 @@ package device
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/port"
 )
@@ -64,10 +66,24 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 		last = ev
 		s.deliver(ev)
 		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // the users of queue pairs and CQs handle the events of those
-		case qprecovery.ClassPort, qprecovery.ClassDeviceError:
+		case qprecovery.ClassPort:
 			o.fault(s, class)
+		case qprecovery.ClassDeviceError:
+			o.fault(s, cmp.Or(s.blame(), class))
 		}
 	}
+}
+
+// blame returns the class of the error that the session has failed with, if it is one of the device: a
+// call that hangs is no fatal event.
+func (s *Session) blame() qprecovery.Class {
+	var f *guard.Failure
+	if errors.As(s.Err(), &f) {
+		if class := qprecovery.OfError(qprecovery.VerbGetAsyncEvent, f.Cause); class.OfDevice() {
+			return class
+		}
+	}
+	return qprecovery.ClassSuccess
 }
 
 // fault reports an error or an event of a session to the machine.

@@ -129,6 +129,7 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.setPorts(got.ports)
 		o.logOpen()
 		o.startEvents(o.session)
+		o.stepLocks(reset.Event{Kind: reset.Opened})
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
 }

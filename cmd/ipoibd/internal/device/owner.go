@@ -48,10 +48,14 @@ const noDeadline = time.Hour
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
 	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
-	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
+	cfg := qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
-	})
+	}
+	o.machine = qprecovery.NewDeviceLadder(time.Now(), cfg)
+	if d.inherited != nil {
+		o.machine = qprecovery.InheritDeviceLadder(time.Now(), cfg, *d.inherited)
+	}
 	if d.suspended {
 		o.commands++
 		o.answers[o.commands] = make(chan error, 1) // buffered, because no goroutine receives from it
@@ -137,7 +141,7 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	}
 	if len(listed) > 0 {
 		id := listed[0]
-		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
+		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: cmp.Or(id.PCIAddr, o.cfg.Function), Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
@@ -261,6 +265,9 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
+		if a.Abandon {
+			o.step(qprecovery.GraceOver{})
+		}
 		if a.Outcome == reset.OutcomeDone {
 			o.cause, o.failure = nil, ""
 			o.log.Info("the device was reset")

@@ -439,7 +439,7 @@ func TestR15StaleRequestDisplacesNone(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := b.healthy(soon).Instance
-			release, err := b.Park(context.Background())
+			parked, err := b.Park(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -450,7 +450,7 @@ func TestR15StaleRequestDisplacesNone(t *testing.T) {
 			if !staleFirst {
 				b.Device.Ask(now-1, qprecovery.ReasonVerbFailed)
 			}
-			release()
+			parked.Release()
 			synctest.Wait()
 			b.healthy(soon)
 			b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbStuck))

@@ -148,13 +148,11 @@ var rules = []rule{
 	{"address_overlap", Warning, addressOverlap, nil},
 	{"no_address", Warning, noAddress, append([]string{"interface_unassigned"}, noInterface...)},
 	{"path_mtu", Warning, pathMTU, nil},
+	{"bridge_mtu", Warning, bridgeMTU, nil},
+	{"events_lost", Warning, eventsLost, nil},
 	{"files_nearly_exhausted", Warning, filesNearlyExhausted, nil},
 	{"other_version", Warning, otherVersion, nil},
 	{"unknown_variable", Warning, unknownVariable, nil},
-	{"port_stranger", Warning, noticed(report.NoticePortShared, "a process that is not a daemon shares UDP port 4791", "stop that process", ""), nil},
-	{"port_open", Warning, noticed(report.NoticePortOpen, "any process of the daemon's user can intercept datagrams to UDP port 4791", "grant the daemon CAP_CHOWN", ""), nil},
-	{"port_unshared", Warning, noticed(report.NoticePortUnshared, "UDP port 4791 is not shared", "correct what the evidence names, and restart the daemon", ""), nil},
-	{"joined_datagrams", Warning, noticed(report.NoticeJoined, "the underlay joins datagrams of several daemons", "switch rx-gro-list off with 'ethtool -K', and restart the daemons", ""), nil},
 	{"send_buffer", Warning, noticed(report.NoticeSendBuffer, "the send buffer is small, so peers that do not answer can delay traffic to the others", "raise the limit on the host, and restart the daemon", "sysctl -w net.core.wmem_max=134217728"), nil},
 	{"other_notice", Warning, otherNotice, nil},
 
@@ -163,5 +161,6 @@ var rules = []rule{
 	{"one_socket", Hint, noticed(report.NoticeOneSocket, "the lanes do not receive in parallel", "correct what the evidence names, and restart the daemon", ""), nil},
 	{"no_segmentation", Hint, noSegmentation, nil},
 	{"alone", Hint, alone, noAnswer},
+	{"drops", Hint, drops, append([]string{"no_peer_answers"}, noAnswer...)},
 	{"clock_stepped", Hint, clockStepped, nil},
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
@@ -169,15 +168,10 @@ func (f *Facts) tryStart(q Query) {
 		if d.Underlay == "" {
 			d.Underlay, d.Unclear = udp.DefaultNetdev()
 		}
-		if n := f.netdev(d.Underlay); n != nil && !n.Loopback && !shares(q.Config, d.Name) {
+		if n := f.netdev(d.Underlay); n != nil && !n.Loopback {
 			d.Bind = backend.Local(q.OpenRDMA, d.Underlay).Bind(d.Underlay)
 		}
 	}
-}
-
-// shares reports whether a device would share its UDP port, so that others may have it.
-func shares(cfg *config.Config, device string) bool {
-	return slices.ContainsFunc(cfg.Devices, func(d config.Device) bool { return d.Name == device && d.SharePort != "" })
 }
 
 // inventory looks a real HCA up in the list of 'ipoibd devices'.

@@ -15,8 +15,8 @@ var (
 	InterfaceStates = []string{InterfaceDown, InterfaceWaiting, InterfaceUp, InterfaceRecovering, InterfaceFailed, InterfaceStopped}
 	DeviceStates    = []string{DeviceOpen, "starting", "dropping", "pausing", "opening", "waiting", "given_up", "suspended"}
 	NoticeKinds     = []string{
-		NoticeDuplicateAddress, NoticeNAT, NoticeFirewall, NoticeUnresolved, NoticeSilent, NoticeSendBuffer, NoticePortShared, NoticePortUnshared,
-		NoticePortOpen, NoticeJoined, NoticeOneSocket, NoticeNoSegmentation, NoticePathMTU, NoticeNoIPv6,
+		NoticeDuplicateAddress, NoticeNAT, NoticeFirewall, NoticeUnresolved, NoticeSilent, NoticeSendBuffer,
+		NoticeOneSocket, NoticeNoSegmentation, NoticePathMTU, NoticeNoIPv6, NoticeEventsLost,
 	}
 	HandleStates = []string{"none", "asked", "ready", "waiting", "refused"}
 )

@@ -257,13 +257,13 @@ func (d *DeviceLadder) fault(ev Fault) {
 
 // fail handles a failure of the device. One during an opening is kept until the device is open.
 func (d *DeviceLadder) fail(since time.Time, why Reason) {
-	switch d.state { //nolint:exhaustive // a device that is not open cannot fail
+	switch d.state {
 	case DeviceHealthy:
 		d.history.beginRecord(d.now, since, why)
 		d.apply(deviceCauseFault, why)
 	case DeviceStarting, DeviceOpening:
 		d.early = why
-	default:
+	default: // it is not open
 		d.history.counts.Absorbed++
 	}
 }

@@ -98,7 +98,8 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 		if ev.Op == w.opening && w.opening != 0 {
 			w.opening = 0
 			w.open = ev.Class == ClassSuccess
-			w.clean = w.clean && !w.open && !(ev.Class.NeedsReset() && w.present() && !w.d.cfg.NoReset)
+			broken := ev.Class.NeedsReset() && w.present() && !w.d.cfg.NoReset
+			w.clean = w.clean && !w.open && !broken
 		}
 	case Closed:
 		if w.closing && ev.Gen == w.gen {

@@ -157,7 +157,7 @@ func (h *host) tick() {
 		for i := range h.ifs {
 			h.follow(i)
 		}
-		if len(h.todo) == 0 && !(h.dev.closing && h.ready()) {
+		if closes := h.dev.closing && h.ready(); len(h.todo) == 0 && !closes {
 			h.now = h.nextDeadline()
 		}
 	}

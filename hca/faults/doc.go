@@ -15,7 +15,7 @@
 //	cq_small                                     | CreateCQ
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
-//	verb_*                                       | a verb that may block, named by Fault.Verb or any;
+//	verb_*                                       | a verb that may block: Fault.Verb, or any of an open device;
 //	                                             | a post or a poll, if Fault.Verb names it
 //	event_lost                                   | an event, also an injected one
 //	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself; if After is not 0,

@@ -52,7 +52,8 @@ func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 		}
 		injected := inner.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err == nil && !(d.busy.Load() && d.fireOne(EventLost)) || err != nil && !injected {
+		lost := err == nil && d.busy.Load() && d.fireOne(EventLost)
+		if err == nil && !lost || err != nil && !injected {
 			return ev, err
 		}
 	}

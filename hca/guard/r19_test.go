@@ -96,7 +96,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 
 // A query_port that hangs, as behind the rtnl lock of the host, is stuck in the device only if another
 // verb hangs as well, or after much longer (R07).
-func TestR19QueryPortBehindALockOfTheHost(t *testing.T) {
+func TestR07R19QueryPortBehindALockOfTheHost(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		held        time.Duration // how long query_port hangs

@@ -69,23 +69,24 @@ func TestR25DeviceThatTheKernelHasTakenAway(t *testing.T) {
 			k := newFakeKernel(t, hardware)
 			d, err := k.newReal(cfg, 1)
 			must(t, err)
+			k.function.resets = func(what string) {
+				k.noteReset(what)
+				again := hardware
+				again.Index++
+				k.become(again)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			var run sync.WaitGroup
 			run.Go(func() { d.slot.Run(ctx, d.Run) })
 			await(t, d, isOpen)
 			k.become()
 			time.Sleep(50 * time.Second)
-			if s := d.Status(); s.Dead != (how == config.ResetPCI) || k.function.did != "" {
-				t.Errorf("%v: dead %t, did %q within 50 s", how, s.Dead, k.function.did)
-			}
-			k.function.resets = func(string) {
-				again := hardware
-				again.Index++
-				k.become(again)
+			if s := d.Status(); s.Dead != (how == config.ResetPCI) || k.did() != 0 {
+				t.Errorf("%v: dead %t, %d resets within 50 s", how, s.Dead, k.did())
 			}
 			time.Sleep(30 * time.Second)
 			if open := d.View().Session != nil; open != (how == config.ResetPCI) {
-				t.Errorf("%v: open %t, did %q", how, open, k.function.did)
+				t.Errorf("%v: open %t after 80 s, %d resets", how, open, k.did())
 			}
 			cancel()
 			run.Wait()

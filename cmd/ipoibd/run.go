@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/daemon"
@@ -58,7 +59,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, err := f.confine(s.cfg)
+			confined, programs, err := f.confine(s.cfg)
 			if err != nil {
 				return err
 			}
@@ -81,7 +82,7 @@ func runCommand() *cobra.Command {
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
 			opts := daemon.Options{
-				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA,
+				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA, Programs: programs,
 				Hangup: hangups, Log: log,
 			}
 			if opts.Sandbox, err = confined.Report(); err != nil {
@@ -107,11 +108,23 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-// confine enters the sandbox, by which the program starts again. It returns nil if there is to be
-// none.
-func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
+// confine loads the eBPF programs and enters the sandbox, by which the program starts again. It returns
+// no sandbox if there is to be none, and no programs if they are not needed.
+func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs, error) {
+	needs := f.needs(cfg)
+	load := func() (c sandbox.Carried) {
+		if needs.Filters == 0 {
+			return c
+		}
+		fds, err := bpf.Load(needs.Filters)
+		if err != nil {
+			return sandbox.Carried{Err: err.Error()}
+		}
+		return sandbox.Carried{Descriptors: fds}
+	}
 	if !cfg.Sandbox {
-		return nil, nil
+		programs, err := openPrograms(load())
+		return nil, programs, err
 	}
 	if f.file != "" {
 		// It is read again after the second start.
@@ -120,15 +133,29 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, error) {
 			err = fmt.Errorf("%s is not a regular file, which a daemon with a sandbox needs: it reads it twice; --sandbox=false runs without one", f.file)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	needs := f.needs(cfg)
-	confined, err := sandbox.Enter(needs)
-	if err != nil {
-		return nil, err
+	confined, err := sandbox.Enter(needs, load)
+	if err == nil {
+		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
-	return confined, sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
+	if err != nil {
+		return nil, nil, err
+	}
+	programs, err := openPrograms(confined.Carried)
+	return confined, programs, err
+}
+
+// openPrograms returns the eBPF programs that were loaded; nil if none were needed.
+func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {
+	switch {
+	case loaded.Err != "":
+		return bpf.Unavailable(errors.New(loaded.Err)), nil
+	case len(loaded.Descriptors) == 0:
+		return nil, nil
+	}
+	return bpf.Open(loaded.Descriptors)
 }
 
 // needs returns what the daemon needs for a configuration.

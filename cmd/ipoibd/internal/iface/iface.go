@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -63,10 +64,11 @@ type Iface struct {
 
 // Env holds what interfaces share.
 type Env struct {
-	Device  *device.Device
-	Journal *journal.Journal
-	Log     *slog.Logger
-	NoBPF   *sync.Once // logs that eBPF is not available, once for all interfaces
+	Device   *device.Device
+	Journal  *journal.Journal
+	Log      *slog.Logger
+	Programs *bpf.Programs
+	NoBPF    *sync.Once // logs that eBPF is not available, once for all interfaces
 }
 
 // Open creates or adopts the interface, down and without carrier, and prepares its data
@@ -106,9 +108,7 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 		}
 	}
 	before := f.countedOnTAP()
-	if err := f.programs.close(); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
+	f.programs.close()
 	next, err := New(cfg, f.host.tap, env)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -223,11 +223,19 @@ func (f *Iface) Configured() bool {
 
 // Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
 // called. Idempotent.
-func (f *Iface) Close() error { return errors.Join(f.host.tap.Close(), f.programs.close()) }
+func (f *Iface) Close() error {
+	err := f.host.tap.Close()
+	f.programs.close()
+	return err
+}
 
 // Delete is called instead of Close, and removes ib0, whatever its name and network namespace
 // are now. It succeeds if ib0 is already gone.
-func (f *Iface) Delete() error { return errors.Join(f.host.tap.Remove(), f.programs.close()) }
+func (f *Iface) Delete() error {
+	err := f.host.tap.Remove()
+	f.programs.close()
+	return err
+}
 
 // Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
 // hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.

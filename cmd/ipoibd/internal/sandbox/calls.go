@@ -36,6 +36,7 @@ var denied = slices.Concat(deniedHere, []uint32{
 	// parts of it that are large and often attacked
 	unix.SYS_USERFAULTFD, unix.SYS_PERF_EVENT_OPEN, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_FANOTIFY_INIT,
+	unix.SYS_BPF, // the programs were loaded before, and their maps are memory
 	// files without a path
 	unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
 	// the machine
@@ -69,9 +70,6 @@ func (p Policy) filter() []bpf.Instruction {
 		fail(unix.ENOSYS),
 	}
 	calls := denied
-	if !slices.Contains(p.Capabilities, capability.CAP_BPF) {
-		calls = append(slices.Clone(calls), unix.SYS_BPF)
-	}
 	if !slices.Contains(p.Capabilities, capability.CAP_SYS_ADMIN) {
 		calls = append(slices.Clone(calls), unix.SYS_SETNS)
 	}

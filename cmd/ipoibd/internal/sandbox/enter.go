@@ -29,19 +29,26 @@ type Sandbox struct {
 	Policy  Policy
 	ABI     int      // of Landlock; 0: access to files is not restricted
 	Missing []string // what the kernel does not support, or does not allow; empty: nothing
+	Carried Carried
 
 	seccomp bool
 }
 
-// Enter confines this process to a policy. If it succeeds, it executes the program again, with the
+// Carried is what the first start prepares with all its privileges, and leaves to the second one.
+type Carried struct {
+	Descriptors []int  // stay open
+	Err         string // why there are none
+}
+
+// Enter confines this process to a policy. Before, the first start calls prepare. If it succeeds, it executes the program again, with the
 // same arguments and environment, and returns only there, the sandbox that the first start has
 // entered: the policy of that one applies. So callers read their options before, and have neither
 // threads that matter nor devices. What the kernel does not support is missing in the result.
 // Errors: those of system calls that always work, and a sandbox that does not hold.
-func Enter(p Policy) (*Sandbox, error) {
+func Enter(p Policy, prepare func() Carried) (*Sandbox, error) {
 	text, second := os.LookupEnv(variable)
 	if !second {
-		return nil, first(p)
+		return nil, first(p, prepare)
 	}
 	if err := os.Unsetenv(variable); err != nil {
 		return nil, err
@@ -63,10 +70,10 @@ func Enter(p Policy) (*Sandbox, error) {
 
 // first is the first half of Enter. All it does applies to the thread that calls execve, whose
 // credentials the program gets.
-func first(p Policy) error {
+func first(p Policy, prepare func() Carried) error {
 	runtime.LockOSThread() // not unlocked: after an error, the thread must not be used
 	p.makeDirs()
-	s := Sandbox{Policy: p}
+	s := Sandbox{Policy: p, Carried: prepare()}
 	program := path()
 	missing, err := drop(p.Capabilities)
 	if err != nil {
@@ -81,6 +88,11 @@ func first(p Policy) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
+	}
+	for _, fd := range s.Carried.Descriptors {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("keep descriptor %d across execve: %w", fd, err)
+		}
 	}
 	err = unix.Exec(program, os.Args, append(os.Environ(), variable+"="+string(text)))
 	return fmt.Errorf("execute %s again in the sandbox: %w; --sandbox=false runs without one", program, err)

@@ -22,7 +22,16 @@ type Policy struct {
 	Write        []string // directories in which it may also create, change and remove
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
+	Filters      int      // eBPF filters that it gets; 0: no eBPF programs at all
 }
+
+// Numbers of eBPF filters, which are loaded before the process is confined. Each takes a descriptor,
+// 8 KiB of the kernel's memory, and 0.1 ms of the start. Further interfaces work without one.
+const (
+	spareFilters = 16  // for interfaces that reloads add
+	lentFilters  = 256 // for interfaces that are added at run time: Kubernetes runs up to 110 pods on a node by default, and at most 250 in the largest clusters that are common
+	maxFilters   = 1024
+)
 
 // Directories that the daemon uses, whatever its configuration.
 const (
@@ -62,15 +71,15 @@ func Needs(c *config.Config, file string) Policy {
 	for i := range c.Devices {
 		p.addDevice(&c.Devices[i])
 	}
-	lends := c.Lend // interfaces that are added later use eBPF unless they say otherwise
-	if lends {
-		p.addBPF()
+	lends := c.Lend
+	if lends { // interfaces that are added later use eBPF unless they say otherwise
+		p.Filters = lentFilters
 		p.Read = append(p.Read, netnsDir)
 	}
 	for i := range c.Interfaces {
 		f := &c.Interfaces[i]
 		if f.EBPF {
-			p.addBPF()
+			p.Filters++
 		}
 		lends = lends || f.Follow || f.Netns != ""
 		if f.Netns != "" {
@@ -79,6 +88,9 @@ func Needs(c *config.Config, file string) Policy {
 	}
 	if lends { // enter the namespace, and hear what happens there
 		p.Capabilities = append(p.Capabilities, capability.CAP_SYS_ADMIN, capability.CAP_NET_BROADCAST)
+	}
+	if p.Filters > 0 {
+		p.Filters = min(p.Filters+spareFilters, maxFilters)
 	}
 	slices.Sort(p.Capabilities)
 	p.Capabilities = slices.Compact(p.Capabilities)
@@ -107,12 +119,6 @@ func (p *Policy) addDevice(d *config.Device) {
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {
 		p.Read = append(p.Read, "/etc", resolvConf) // it may be a link to another directory
 	}
-}
-
-// addBPF adds what loading the programs takes. Without CAP_PERFMON the verifier refuses their pointer
-// arithmetic.
-func (p *Policy) addBPF() {
-	p.Capabilities = append(p.Capabilities, capability.CAP_BPF, capability.CAP_PERFMON)
 }
 
 // below1024 reports whether an address host:port has a port that not every process may bind.
@@ -145,6 +151,9 @@ func Check(entered, next Policy) error {
 				lacks = append(lacks, l.to+dir)
 			}
 		}
+	}
+	if next.Filters > 0 && entered.Filters == 0 {
+		lacks = append(lacks, "to load eBPF programs")
 	}
 	if len(lacks) == 0 {
 		return nil

@@ -118,7 +118,8 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs,
 		}
 		fds, err := bpf.Load(needs.Filters)
 		if err != nil {
-			return sandbox.Carried{Err: err.Error()}
+			text := err.Error()
+			return sandbox.Carried{Err: text[:min(len(text), maxReason)]}
 		}
 		return sandbox.Carried{Descriptors: fds}
 	}
@@ -146,6 +147,10 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs,
 	programs, err := openPrograms(confined.Carried)
 	return confined, programs, err
 }
+
+// maxReason bounds the bytes of the error of loading programs. It may contain the verifier's log, and
+// travels in an environment variable, of which the kernel permits 128 KiB (MAX_ARG_STRLEN).
+const maxReason = 4 << 10
 
 // openPrograms returns the eBPF programs that were loaded; nil if none were needed.
 func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {

@@ -31,9 +31,11 @@ var (
 		"run it with --follow, CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
-// Each lane has a queue of the TAP, so both bounds are equal: otherwise one difference is negative,
-// and the compiler refuses it.
+// Each lane has a queue of the TAP, and there is a steering program for their number, so the bounds are
+// equal: otherwise a difference is negative, and the compiler refuses it.
 const (
+	_ = uint(bpf.MaxQueues - config.MaxLanes)
+	_ = uint(config.MaxLanes - bpf.MaxQueues)
 	_ = uint(link.MaxQueues - config.MaxLanes)
 	_ = uint(config.MaxLanes - link.MaxQueues)
 )

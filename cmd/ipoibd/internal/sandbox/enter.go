@@ -40,10 +40,11 @@ type Carried struct {
 	Err         string // why there are none
 }
 
-// Enter confines this process to a policy. Before, the first start calls prepare. If it succeeds, it executes the program again, with the
-// same arguments and environment, and returns only there, the sandbox that the first start has
-// entered: the policy of that one applies. So callers read their options before, and have neither
-// threads that matter nor devices. What the kernel does not support is missing in the result.
+// Enter confines this process to a policy, after a call of prepare. If it succeeds, it executes the
+// program again, with the same arguments and environment, and returns only there, the sandbox that
+// the first start has entered: the policy of that one applies. So callers read their options before,
+// and have neither threads that matter nor devices. What the kernel does not support is missing in
+// the result.
 // Errors: those of system calls that always work, and a sandbox that does not hold.
 func Enter(p Policy, prepare func() Carried) (*Sandbox, error) {
 	text, second := os.LookupEnv(variable)

@@ -26,11 +26,12 @@ type Policy struct {
 }
 
 // Numbers of eBPF filters, which are loaded before the process is confined. Each takes a descriptor,
-// 8 KiB of the kernel's memory, and 0.1 ms of the start. Further interfaces work without one.
+// 0.1 ms of the start, and of the kernel's memory a page and 320 bytes for each CPU. Interfaces beyond
+// these numbers work without one.
 const (
-	spareFilters = 16  // for interfaces that reloads add
-	lentFilters  = 256 // for interfaces that are added at run time: Kubernetes runs up to 110 pods on a node by default, and at most 250 in the largest clusters that are common
-	maxFilters   = 1024
+	spareFilters = 16   // for interfaces that reloads add
+	lentFilters  = 256  // for interfaces that are added at run time: a node has at most 110 pods by Kubernetes' default, and rarely more than 250
+	maxFilters   = 1024 // of descriptors, a process often may have no more than some thousands
 )
 
 // Directories that the daemon uses, whatever its configuration.

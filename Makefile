@@ -71,7 +71,7 @@ ARM64   := $(addprefix ./,hca hca/roce hca/checksum hca/segment hca/join hca/sof
 
 .PHONY: build
 build:
-	go build -ldflags '-X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
+	go build -trimpath -ldflags '-s -w -X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
 # Builds the images ipoibd and ipoibd:debian, with Docker or ENGINE=podman. BASE names the
 # Debian image on which the second is based; ARCH=arm64 builds ipoibd:arm64.

@@ -90,11 +90,9 @@ type DeviceAttr struct {
 	USO          bool      `json:"-"`         // large sends of UDP are supported, besides those of TCP
 	LRO          bool      `json:"-"`         // QPSpec.LRO is supported
 	BlocksLoop   bool      `json:"-"`         // QPSpec.BlockLoopback is supported (IB_DEVICE_BLOCK_MULTICAST_LOOPBACK)
-	// TSOUnit and TSOOverhead describe the fastest large sends: those whose messages have at
-	// most TSOUnit bytes in total, counting TSOOverhead more for each message. The device
-	// splits longer ones. 0: no preference.
-	TSOUnit     int `json:"-"`
-	TSOOverhead int `json:"-"`
+	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each
+	// segment; see MaxLSOSegments. If not, it needs one.
+	TSOEntries bool `json:"-"`
 }
 
 // PortState is a port's logical state.

@@ -42,20 +42,27 @@ const EncapLen = 4
 // (60 bytes each) fit, and 152 bytes of IPv6 extension headers.
 const MaxLSOHeader = 256
 
+// MaxLSOSegments bounds the segments of a large send. Each has at least 32 bytes if they have 64 KB
+// in total. The shortest segments of Linux's TCP have 36: its least MSS of 48 (the sysctl
+// tcp_min_snd_mss) less the option for timestamps. Without a bound, a local process could have one
+// frame cut into 65,000 segments.
+const MaxLSOSegments = 1 << 11
+
 // LSO makes a send a large send (struct ibv_send_wr, member tso: hdr, hdr_sz, mss; in the
 // kernel struct ib_ud_wr with IB_WR_LSO, as IPoIB posts it). The device cuts the payload,
 // which SGList describes, into segments, and sends each as a message of its own: the header,
 // then the payload of the segment. A large send is one request with one completion.
 //
 // Large sends require DeviceAttr.MaxTSO. A send is refused with ErrInvalid if MaxTSO is 0 or
-// less than the length of the payload, if MSS is negative, or if the header is longer than
-// MaxLSOHeader, describes a fragment, SYN or RST, or is not one of the headers below. If
+// less than the length of the payload, if MSS is negative, if there are more segments than
+// MaxLSOSegments, or if the header is longer than MaxLSOHeader, describes a fragment, SYN or RST,
+// or is not one of the headers below. If
 // Header and MSS together are longer than GIDEntry.MaxPayload, the send fails like any send
 // that is too long.
 //
-// A device may need an entry of the send queue for each segment. It then refuses a send with
-// ErrQueueFull while there is no room for all segments, even if the queue has room for other
-// sends, and with ErrInvalid if there are more segments than QPSpec.SendWRs. No segment of a
+// A device with DeviceAttr.TSOEntries needs an entry of the send queue for each segment. It refuses
+// a send with ErrQueueFull while there is no room for all segments, even if the queue has room for
+// other sends, and with ErrInvalid if there are more segments than QPSpec.SendWRs. No segment of a
 // refused send is sent. If a segment fails, or the queue is flushed, the send completes once
 // with that status; earlier segments may have been sent.
 type LSO struct {

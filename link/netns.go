@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -13,22 +14,68 @@ import (
 var ErrNoNamespace = errors.New("this process sees no network namespace there")
 
 // openNamespace opens the network namespace at a path. The caller closes the file soon, because it
-// keeps the namespace alive. Errors: ErrNoNamespace, ErrPermission.
+// keeps the namespace alive. Errors: ErrNoNamespace, and those of open(2).
 func openNamespace(path string) (*os.File, error) {
 	// Not os.Open: a FIFO would block it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENXIO):
 		return nil, fmt.Errorf("%s: %w", path, ErrNoNamespace)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("open the network namespace %s: %w; a daemon in its sandbox needs a path below /run/netns, or --sandbox=false", path, err)
 	case err != nil:
-		return nil, fmt.Errorf("open the network namespace %s: %w", path, classify(err))
+		return nil, fmt.Errorf("open the network namespace %s: %w", path, err)
 	}
-	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE) // fails for any other kind of file
-	if err != nil || kind != unix.CLONE_NEWNET {
-		unix.Close(fd)
+	ns := os.NewFile(uintptr(fd), path)
+	if !isNamespace(ns) {
+		ns.Close()
 		return nil, fmt.Errorf("%s: %w", path, ErrNoNamespace)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return ns, nil
+}
+
+// isNamespace reports whether a file is a network namespace. Other files than namespaces do not get the
+// ioctl, whose number may mean something else to them.
+func isNamespace(f *os.File) bool {
+	var at unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &at); err != nil || at.Type != unix.NSFS_MAGIC {
+		return false
+	}
+	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	return err == nil && kind == unix.CLONE_NEWNET
+}
+
+// checkPassed returns an error unless a file from another process is a network namespace other than that
+// of this process, and a path leads to it, as far as this process may examine the path. Errors:
+// ErrNoNamespace.
+func checkPassed(ns *os.File, path string) error {
+	if !isNamespace(ns) {
+		return fmt.Errorf("the descriptor passed for %s: %w", path, ErrNoNamespace)
+	}
+	is, err := ns.Stat()
+	if err != nil {
+		return err
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	switch {
+	case err != nil:
+		return err
+	case os.SameFile(is, own):
+		return fmt.Errorf("the descriptor passed for %s is the daemon's own network namespace: %w", path, ErrNoNamespace)
+	case leadsElsewhere(path, is):
+		return fmt.Errorf("%s is gone here, or leads to another namespace than was passed: %w", path, ErrNoNamespace)
+	}
+	return nil
+}
+
+// leadsElsewhere reports whether a path is gone, or leads to another file than was. If it cannot be
+// examined, as in /proc of a process outside the sandbox, leadsElsewhere returns false.
+func leadsElsewhere(path string, was os.FileInfo) bool {
+	at, err := os.Stat(path)
+	if err != nil {
+		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+	}
+	return !os.SameFile(at, was)
 }
 
 // inside calls f on a thread in a network namespace. f is not called if that cannot be entered. If
@@ -97,15 +144,11 @@ func (t *TAP) withdrawn() bool {
 	if t.netns == "" {
 		return false
 	}
-	at, err := os.Stat(t.netns)
-	if err != nil {
-		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
-	}
 	ns, err := t.lender()
 	if err != nil {
 		return false
 	}
 	defer ns.Close()
 	was, err := ns.Stat()
-	return err == nil && !os.SameFile(at, was)
+	return err == nil && leadsElsewhere(t.netns, was)
 }

@@ -24,6 +24,47 @@ func named(t *testing.T, ns *nstest.Namespace) (path string) {
 	return path
 }
 
+// A namespace that another process has opened serves in place of its path, which this process may not be
+// able to open. Any other file, the own namespace, and a path that leads elsewhere, are refused.
+func TestLentThroughADescriptor(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	pod, other := nstest.New(t), nstest.New(t)
+	path, elsewhere := named(t, pod), named(t, other)
+	open := func(path string) *os.File {
+		f, err := os.Open(path)
+		must(t, err)
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	spec := link.Spec{Name: "net1", Netns: path, MAC: [6]byte{2, 0, 0, 0, 0, 9}, MTU: 1400}
+	for what, f := range map[string]*os.File{
+		"a file": open("/proc/self/maps"), "a device": open("/dev/zero"), "a mount namespace": open("/proc/self/ns/mnt"),
+		"another pod's": open(elsewhere),
+	} {
+		spec.Namespace = f
+		if _, _, err := link.Open(spec); !errors.Is(err, link.ErrNoNamespace) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	own := spec
+	own.Netns, own.Namespace = "/proc/thread-self/ns/net", open("/proc/thread-self/ns/net")
+	if _, _, err := link.Open(own); !errors.Is(err, link.ErrNoNamespace) {
+		t.Errorf("the own one: %v", err)
+	}
+	if got := linksIn(pod) + links(); got != "lolo" {
+		t.Fatalf("interfaces: %s", got)
+	}
+	spec.Namespace = open(path)
+	tap, _, err := link.Open(spec)
+	must(t, err)
+	if home, there := links(), linksIn(pod); home != "lo" || there != "lo net1" {
+		t.Errorf("here: %s; there: %s", home, there)
+	}
+	must(t, tap.Remove())
+}
+
 func links() (names string) {
 	list, _ := net.Interfaces()
 	for _, l := range list {

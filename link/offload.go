@@ -112,19 +112,6 @@ func (t *TAP) SetOffloads(want Offloads) (got Offloads, err error) {
 	return got, nil
 }
 
-// SetMaxSegments bounds the segments of a large frame. The kernel itself cuts frames that exceed
-// the bound, such as those of a TCP connection with a tiny segment size (IFLA_GSO_MAX_SEGS).
-// May block.
-func (t *TAP) SetMaxSegments(n int) error {
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
-		return r.setLink(l.Attrs().Index, uint32Attr(unix.IFLA_GSO_MAX_SEGS, uint32(n)))
-	})
-	if err != nil {
-		return fmt.Errorf("bound the segments of frames of %s to %d: %w", t.name, n, err)
-	}
-	return nil
-}
-
 // setOffloads sets the offloads of a device, as many as the kernel accepts.
 func setOffloads(fd int, want Offloads) (got Offloads, err error) {
 	for got = want.Possible(); ; got = got.less() {

@@ -64,28 +64,6 @@ func requireFeatures(t *testing.T, when, want string) {
 	}
 }
 
-// The kernel keeps the bound of segments, also with other offloads.
-func TestMaxSegments(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	tap, _ := openTAP(t, spec("ib0"))
-	for _, n := range []int{128, 512} {
-		must(t, tap.SetMaxSegments(n))
-		_, err := tap.SetOffloads(link.AllOffloads)
-		must(t, err)
-		l, err := netlink.LinkByName("ib0")
-		must(t, err)
-		if got := int(l.Attrs().GSOMaxSegs); got != n {
-			t.Errorf("at most %d segments, want %d", got, n)
-		}
-	}
-	must(t, tap.Close())
-	if err := tap.SetMaxSegments(1); err == nil {
-		t.Error("a closed TAP accepts a bound")
-	}
-}
-
 // With large frames the queue is shorter, unless the host has set its length.
 func TestQueueIsShorterWithLargeFrames(t *testing.T) {
 	if nstest.Enter(t) {

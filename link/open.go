@@ -80,11 +80,15 @@ func (c *claim) runThere() (t *TAP, err error) {
 	if c.spec.Netns == "" {
 		return c.run()
 	}
-	ns, err := openNamespace(c.spec.Netns)
+	ns := c.spec.Namespace
+	if ns != nil {
+		err = checkPassed(ns, c.spec.Netns)
+	} else if ns, err = openNamespace(c.spec.Netns); err == nil {
+		defer ns.Close()
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer ns.Close()
 	entered := inside(ns, func() { t, err = c.run() })
 	if entered != nil {
 		return nil, fmt.Errorf("enter the network namespace %s, which requires CAP_SYS_ADMIN: %w", c.spec.Netns, classify(entered))

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,10 @@ type Spec struct {
 	// Netns is the path of the network namespace in which the interface is; empty: that of this
 	// process. The interface is lent to that namespace: it is deleted once the path is gone, or leads
 	// to another namespace (see [TAP.Inspect]). Entering the namespace requires CAP_SYS_ADMIN.
-	Netns      string
+	Netns string
+	// Namespace is that namespace, if it is open already, since this process may not be allowed to open
+	// the path; nil: Open opens it. The caller closes it afterwards.
+	Namespace  *os.File
 	Existing   bool    // adopt the interface, but do not create it
 	MAC        [6]byte // unicast
 	MTU        int     // MinMTU-MaxMTU

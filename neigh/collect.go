@@ -14,6 +14,7 @@ func (t *roster) promote(p *peer) {
 		t.peers.use(p)
 	}
 	t.peers.touch(p, t.now)
+	p.sentAt = t.now
 	t.dataSent(p)
 }
 

@@ -34,6 +34,7 @@ func (t *roster) heardFrom(e endpoint, ip netip.Addr) *peer {
 		p = t.addPeer(e, ip)
 	}
 	t.peers.touch(p, t.now)
+	p.heardAt = t.now
 	t.stopAlarm(p)
 	if isUnicast(ip) {
 		// The latest claim wins, as in ARP itself. If the address was learnt from the host,

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"net/netip"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
@@ -15,6 +16,9 @@ type PeerInfo struct {
 	IPs    []netip.Addr // bound to it
 	Used   bool         // the host has sent data to it
 	Handle string       // none, asked, ready, waiting or refused
+	// Sent and Heard are when data was last sent to it, and when data, ARP or ND was last received
+	// from it, to within markInterval; zero: never.
+	Sent, Heard time.Time
 }
 
 // Peers returns the peers in no particular order. It allocates.
@@ -27,7 +31,7 @@ func (t *Table) Peers() []PeerInfo {
 			ips = append(ips, p.ips...)
 			out = append(out, PeerInfo{
 				MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: ips[n:len(ips):len(ips)],
-				Used: p.used, Handle: p.handle.state.String(),
+				Used: p.used, Handle: p.handle.state.String(), Sent: p.sentAt, Heard: p.heardAt,
 			})
 		})
 	}

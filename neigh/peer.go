@@ -39,6 +39,8 @@ type peer struct {
 	seen      time.Time    // when data was last sent to it, or it was last heard
 	sent      atomic.Bool  // set by snapshots: data sent to it since marks were last read
 	heard     atomic.Bool  // set by snapshots: data received from it since marks were last read
+	sentAt    time.Time    // when data was last sent to it; zero: never
+	heardAt   time.Time    // when data, ARP or ND was last received from it; zero: never
 	place     *list.Element
 	handle    handle
 	kept      queue     // messages

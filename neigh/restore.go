@@ -16,7 +16,7 @@ func (t *Table) restore(list []PeerInfo) {
 		case class.Len() >= most || len(t.peers.byGID[e.gid]) >= maxPeersPerGID:
 			continue
 		}
-		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: t.now}
+		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: t.now, sentAt: info.Sent, heardAt: info.Heard}
 		t.peers.add(p)
 		for _, ip := range info.IPs {
 			if isUnicast(ip) && t.peers.byIP[ip] == nil {

@@ -75,7 +75,7 @@ func (t *silent) stopAlarm(p *peer) { t.alarmsOf(p).stop(&p.silence.alarm) }
 // dataReceived notes that p has sent data.
 func (t *silent) dataReceived(p *peer) {
 	t.resetSilence(p)
-	p.proven = true
+	p.proven, p.heardAt = true, t.now
 }
 
 // resetSilence stops p's alarm and forgets the pause.

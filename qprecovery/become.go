@@ -117,7 +117,7 @@ func (l *Ladder) run(now time.Time) {
 	}
 	l.doubt.flushed, l.doubt.early = false, Fault{}
 	if rung.Replaces(ScopeDevice) {
-		l.doubt.frozen = false // the suspicion was about the device before its reset
+		l.doubt.frozen, l.doubt.eventless = false, false // they were about the device before its reset
 	}
 	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
 }

@@ -55,14 +55,9 @@ type resetBudget struct {
 	owed  time.Duration // the pause that is due before the next opening
 }
 
-// failed counts a failure of an open device, regardless of the outcome of its reset. After
-// too many failures a pause is due before the device is opened again. Commands of the
-// operator do not count.
-func (b *resetBudget) failed(now time.Time, why Reason) {
-	if why == ReasonOperator {
-		b.owed = 0
-		return
-	}
+// failed counts a failure of the device, regardless of the outcome of its reset. After too many
+// failures a pause is due before the device is opened again.
+func (b *resetBudget) failed(now time.Time) {
 	last := b.pause
 	b.pause = 0
 	if b.spent(now, RungDevice) {

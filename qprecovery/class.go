@@ -77,6 +77,10 @@ var classes = [NumClass]meaning{
 // OfDevice reports whether a class attributes the error to the device.
 func (c Class) OfDevice() bool { return c < NumClass && classes[c].cause == causeDevice }
 
+// NeedsReset reports whether a device whose opening fails with this class is present and does not
+// work, so that a reset may help.
+func (c Class) NeedsReset() bool { return c.OfDevice() && c != ClassDeviceGone }
+
 func (c Class) String() string {
 	if c >= NumClass {
 		return "unknown"

@@ -63,6 +63,10 @@ func (l *Ladder) suspected(now time.Time, ev Suspected) {
 		l.history.counts.Absorbed++
 		return
 	}
+	if ev.EventsLost {
+		l.eventsLost(now, ev.Since)
+		return
+	}
 	l.openRecord(now, ev.Since, ReasonFreezeSuspected)
 	on, health := causeCQ, l.budget.at(now)
 	if l.doubt.frozen && health-l.doubt.at < freezeWindow {
@@ -70,6 +74,20 @@ func (l *Ladder) suspected(now time.Time, ev Suspected) {
 	}
 	l.doubt.frozen, l.doubt.at = true, health
 	l.apply(now, on, ReasonFreezeSuspected)
+}
+
+// eventsLost rebuilds the CQs, because the events of one of them are lost: once in freezeWindow of
+// health, and within the budget of that rung. The queue pair works meanwhile, only slowly, which is
+// better than the pauses of the rung.
+func (l *Ladder) eventsLost(now, since time.Time) {
+	health := l.budget.at(now)
+	if l.doubt.eventless && health-l.doubt.eventlessAt < freezeWindow || l.budget.spent(now, RungRebuildCQ) {
+		l.history.counts.Absorbed++
+		return
+	}
+	l.doubt.eventless, l.doubt.eventlessAt = true, health
+	l.openRecord(now, since, ReasonEventsLost)
+	l.apply(now, causeCQ, ReasonEventsLost)
 }
 
 // openRecord opens the record of a recovery that starts in health.
@@ -103,11 +121,12 @@ func (l *Ladder) transition(on cause) *row {
 	return r
 }
 
-// result ends the current operation. It enters the state that the result leads
-// to, or the pending state if that has a higher rung.
+// result ends the current operation. It enters the state that the result leads to, or the pending
+// state if that has a higher rung. If both lead to Asking, the reason is that of the pending state: it
+// says which error of the device it was, not only that a verb has failed.
 func (l *Ladder) result(now time.Time, on cause) {
 	to, why := transitions[l.state][on].to, l.reasonOf(on)
-	if l.next.set && l.next.to.outranks(to) {
+	if l.next.set && (l.next.to == Asking || l.next.to.outranks(to)) {
 		to, why = l.next.to, l.next.why
 	}
 	l.enter(now, to, why)

@@ -12,19 +12,20 @@ const (
 	// defaultResetLimit bounds the reset of a device, from the moment at which every
 	// user is ready.
 	defaultResetLimit = 30 * time.Second
-	// startPause is the first pause between two attempts to open a device that was never
-	// open, and StartPauseMost the longest.
-	startPause     = time.Second
-	StartPauseMost = 8 * time.Second
 	// resetSettle is how long after a reset the list of devices may still show that the
 	// reset removed the instance and added it again.
 	resetSettle = 2 * time.Second
 	// dropMargin is how long closing may take in addition to the grace period and the reset.
 	dropMargin = 10 * time.Second
-	// openLimit bounds opening: a context, a PD and the tables of the ports.
-	openLimit = 10 * time.Second
-	// retryEvery is the time between two attempts, or two readings of the list.
-	retryEvery = 10 * time.Second
+	// openLimit bounds an opening whose verbs have limits of their own (hca/guard): open_device
+	// 10 s, and query_port up to a minute while the device answers other verbs.
+	openLimit = 2 * time.Minute
+	// RetryEvery is the time between two resets of a device that could not be reset, or two
+	// readings of the list. It is also the longest pause after an opening that has failed.
+	RetryEvery = 10 * time.Second
+	// retryFirst is the first such pause. The device of a driver that is still being initialized
+	// opens within a second, and a device that udev has just renamed opens at once.
+	retryFirst = 100 * time.Millisecond
 	// waitMore is by how long the wait is extended if this process was stopped when it ended:
 	// enough to read the events that queued up meanwhile.
 	waitMore = time.Second
@@ -32,8 +33,10 @@ const (
 	// keeps failing although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
 	resetPauseMost  = 5 * time.Minute
-	// checkEvery is the time between the answer to a Check and the next one (R8).
+	// checkEvery is the time between the answer to a Check and the next one (R8). After a
+	// check that failed it doubles from checkFirst, because a port may have changed (R24).
 	checkEvery = 2 * time.Second
+	checkFirst = 100 * time.Millisecond
 )
 
 // DeviceConfig of a [DeviceLadder].
@@ -54,8 +57,8 @@ type DeviceLadder struct {
 	cfg  DeviceConfig
 	now  time.Time // of the current Step
 	out  []DeviceAction
-	born bool     // it has been open
-	id   Identity // since then
+	born bool     // id is known: it has been open, or was to be reset before it could be opened
+	id   Identity // zero: unknown
 
 	state DeviceState
 	why   Reason    // why the state was entered
@@ -63,9 +66,9 @@ type DeviceLadder struct {
 	rung  Rung
 
 	op    operation
-	gen   uint32    // of the session opened last, or being opened
-	check time.Time // when a healthy device is checked next; zero: a Check is unanswered
-	early Reason    // of a fault of the device that is being opened
+	gen   uint32 // of the session opened last, or being opened
+	check checks
+	early Reason // of a fault of the device that is being opened
 	wait  wait
 
 	session    session
@@ -76,11 +79,19 @@ type DeviceLadder struct {
 	history    history
 }
 
+// checks plans the checks of a healthy device.
+type checks struct {
+	due   time.Time     // of the next one; zero: one is unanswered
+	again bool          // a port has changed since that one was requested
+	pause time.Duration // after the latest one, which failed; 0: it succeeded
+}
+
 // wait is the state of the wait rung. It is extended once, by waitMore, if this process was
 // stopped when it ended, because the event of a return may still be queued.
 type wait struct {
 	deadline
-	since time.Time // the device has not been tried
+	since time.Time     // the device has not been tried
+	pause time.Duration // after the latest opening, which failed; 0: it succeeded, or the device has changed since
 }
 
 // NewDeviceLadder returns the machine of a device that was never open. It opens the device
@@ -107,8 +118,8 @@ type DeviceStatus struct {
 	Reason    Reason    // why the state was entered
 	Since     time.Time // when it was entered
 	Rung      Rung      // of the current recovery, or RungNone
-	Identity  Identity  // zero: it was never open
-	Listed    bool      // the device is in the list; false if it was never open
+	Identity  Identity  // zero: it was never open, nor in need of a reset
+	Listed    bool      // the device is in the list; false if Identity is zero
 	Suspended bool      // suspended and not resumed since
 	NextTry   time.Time // when a pause ends, or the device is tried again; zero: none is planned
 	GivesUp   time.Time // when the wait for the device ends; zero: not waiting
@@ -131,12 +142,10 @@ func (d *DeviceLadder) Status() DeviceStatus {
 
 // NextDeadline returns when Step must be called with a Tick if there is no earlier event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
-	at = d.op.due
-	switch d.state { //nolint:exhaustive // the others have no second timer
+	at = Earlier(d.op.due, d.session.patience.due)
+	switch d.state { //nolint:exhaustive // the others have no further timer
 	case DeviceHealthy:
-		at = Earlier(at, d.check)
-	case DeviceDropping:
-		at = Earlier(at, d.session.patience)
+		at = Earlier(at, d.check.due)
 	case DeviceWaiting:
 		at = Earlier(at, d.wait.due)
 	}
@@ -168,7 +177,7 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 			d.history.counts.Stale++
 			break
 		}
-		d.apply(deviceCauseFault, ev.Reason)
+		d.fail(d.now, ev.Reason)
 	case Listed:
 		d.listed(ev)
 	case Opened:
@@ -176,7 +185,7 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	case Closed:
 		d.closed(ev)
 	case GraceOver:
-		d.out = d.session.abandon(d.out)
+		d.abandon()
 	case ResetPending:
 		d.reset.pending, d.reset.released = ev.ID, false
 	case ResetEnded:
@@ -196,7 +205,7 @@ func (d *DeviceLadder) advance() {
 		}
 	}
 	if d.state == DeviceHealthy && d.reset.pending != 0 {
-		d.apply(deviceCauseFault, ReasonDeviceReset)
+		d.apply(deviceCauseOrdered, ReasonDeviceReset)
 	}
 	if d.session.state == sessionNone {
 		if d.reset.pending != 0 && !d.reset.released {
@@ -205,7 +214,8 @@ func (d *DeviceLadder) advance() {
 		}
 		opens := d.state == DeviceOpening || d.state == DeviceStarting
 		if opens && d.reset.pending == 0 && d.session.op != d.op.id {
-			d.session.begin(d.op.id, d.gen, d.id.Index)
+			d.session.begin(d.now, d.op.id, d.gen, d.id.Index)
+			d.op.deadline = deadline{} // the session has its own
 			open := Open{Op: d.op.id, Gen: d.gen}
 			if !d.cfg.AllowForeign {
 				open.Want = d.id
@@ -223,27 +233,39 @@ func (d *DeviceLadder) advance() {
 	}
 }
 
-// fault handles a classified error. It absorbs errors that are not the device's. An error
-// during an opening is kept until the device is open.
+// fault handles a classified error or event. It checks the device at once after an event of a
+// port, and absorbs what is not the device's.
 func (d *DeviceLadder) fault(ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
+	case ev.Class == ClassPort && d.state == DeviceHealthy:
+		if d.check.again = d.check.due.IsZero(); !d.check.again {
+			d.check.due = d.now
+		}
 	case c.cause != causeDevice:
 		d.history.counts.Absorbed++
-	case d.state == DeviceOpening:
-		d.early = c.reason
 	default:
-		if d.state == DeviceHealthy {
-			d.history.beginRecord(d.now, ev.Since, c.reason)
-		}
-		d.apply(deviceCauseFault, c.reason)
+		d.fail(ev.Since, c.reason)
+	}
+}
+
+// fail handles a failure of the device. One during an opening is kept until the device is open.
+func (d *DeviceLadder) fail(since time.Time, why Reason) {
+	switch d.state { //nolint:exhaustive // a device that is not open cannot fail
+	case DeviceHealthy:
+		d.history.beginRecord(d.now, since, why)
+		d.apply(deviceCauseFault, why)
+	case DeviceStarting, DeviceOpening:
+		d.early = why
+	default:
+		d.history.counts.Absorbed++
 	}
 }
 
 // checked handles the result of a Check, and plans the next one while the device is
-// healthy. It ignores errors that are not the device's.
+// healthy. After an error that is not the device's, that is soon.
 func (d *DeviceLadder) checked(ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
@@ -251,7 +273,17 @@ func (d *DeviceLadder) checked(ev Checked) {
 	case ev.Class.OfDevice():
 		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
 	case d.state == DeviceHealthy:
-		d.check = d.now.Add(checkEvery)
+		wait := checkEvery
+		if ev.Class != ClassSuccess {
+			wait = BackOff(d.check.pause, checkFirst, checkEvery)
+			d.check.pause = wait
+		} else {
+			d.check.pause = 0
+		}
+		if d.check.again {
+			wait = 0
+		}
+		d.check.again, d.check.due = false, d.now.Add(wait)
 	}
 }
 

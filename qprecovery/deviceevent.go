@@ -26,8 +26,8 @@ type Listed struct {
 	Devices []Identity
 }
 
-// Opened is the result of an [Open], however late. With ClassSuccess a session is open,
-// and the machine is responsible for closing it.
+// Opened is the result of an [Open] that was not abandoned, however late. With ClassSuccess a
+// session is open, and the machine is responsible for closing it.
 type Opened struct {
 	Op       uint64
 	Class    Class
@@ -77,7 +77,7 @@ type Do uint8
 
 // Commands.
 const (
-	DoReset   Do = iota // reset the device, or retry at once while waiting for it
+	DoReset   Do = iota // reset the device; if it is absent, look for it at once
 	DoRecover           // retry a device that was given up, at once and then while waiting
 	DoSuspend           // close the device (R26); answered when it is closed
 	DoResume            // undo DoSuspend
@@ -111,7 +111,8 @@ type Open struct {
 // Refresh reads the list of devices again. The answer is [Listed] with this Op (R24).
 type Refresh struct{ Op uint64 }
 
-// Check calls a cheap verb on the session of generation Gen. The answer is [Checked].
+// Check queries the ports of the session of generation Gen, and publishes the answer. Then [Checked]
+// reports the result.
 type Check struct{ Gen uint32 }
 
 // GiveUp reports that the wait for the device has ended without success.
@@ -133,7 +134,8 @@ type Close struct {
 }
 
 // Abandon closes the session of generation Gen although its users have not released it;
-// their handles become zombies (R19).
+// their handles become zombies (R19). If the session is still being opened, its [Open] is not
+// answered any more, and the session is closed if it opens nevertheless.
 type Abandon struct{ Gen uint32 }
 
 // Released reports to the coordinator that this process holds nothing of the device.
@@ -154,7 +156,7 @@ type Result uint8
 // Results.
 const (
 	ResultDone         Result = iota // accepted; for DoSuspend: the device is closed
-	ResultNotOpen                    // it was never open; it is retried at once
+	ResultNotOpen                    // it was never open and is absent, so there is nothing to reset; it is retried at once
 	ResultOpen                       // it is open, so there is nothing to recover
 	ResultUnderWay                   // a recovery is under way and already does what was requested
 	ResultSuspended                  // it is suspended

@@ -85,12 +85,19 @@ func (d *DeviceLadder) compare() {
 	if was {
 		ours = d.list.ours
 	}
-	before := d.id.Index
+	before := d.id
 	d.id = d.list.devices[i]
-	if otherInstance(before, d.id.Index) {
+	if was || d.id != before {
+		d.wait.pause = 0
+	}
+	switch {
+	case otherInstance(before.Index, d.id.Index):
 		d.replaced(ours)
-	} else if was && d.state == DeviceWaiting {
+	case d.state != DeviceWaiting:
+	case was:
 		d.proceed(ReasonDeviceBack)
+	case d.id != before && d.session.hold != holdHeld: // it was renamed, so an opening failed by its former name
+		d.proceed(ReasonRetry)
 	}
 }
 
@@ -100,7 +107,7 @@ func (d *DeviceLadder) ours() bool { return !d.cfg.NoReset && d.reset.ours(d.now
 // gone handles the removal of the device. A pause continues if the removal is an effect of
 // the reset that led to the pause.
 func (d *DeviceLadder) gone() {
-	d.list.ours = d.ours()
+	d.list.ours, d.wait.pause = d.ours(), 0
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)
@@ -114,14 +121,14 @@ func (d *DeviceLadder) gone() {
 	}
 }
 
-// replaced handles another instance of the device. The new instance is fresh, unless a
-// zombie may still hold something of the previous one. Unless a reset created it, the resets
-// of the previous one no longer count.
+// replaced handles another instance of the device. The new instance is fresh, whatever a zombie
+// still holds of the previous one. Unless a reset created it, the resets of the previous one no
+// longer count.
 func (d *DeviceLadder) replaced(ours bool) {
 	if !ours {
 		d.budget.forgive()
 	}
-	if d.session.state == sessionNone && !d.session.abandoned {
+	if d.session.state == sessionNone {
 		d.session.hold = holdFresh
 	}
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account

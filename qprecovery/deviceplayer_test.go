@@ -17,7 +17,7 @@ import (
 //	listed                              answers a Refresh with the current list
 //	opened | closed                     the opening or closing succeeds
 //	stale                               the result of an earlier opening arrives
-//	failed [CLASS]                      the opening fails
+//	failed [CLASS]                      the opening fails; without a class: it is refused
 //	grace-over                          the coordinator continues without the users
 //	pending N | ended OUTCOME           a reset is announced, or has ended
 //	done | over OUTCOME                 all requests succeed; resets have this outcome
@@ -178,7 +178,7 @@ func describeDevice(a any) string {
 		}
 		return fmt.Sprintf("close session %d: %v", a.Gen, a.Reason)
 	case Abandon:
-		return fmt.Sprintf("abandon the users of session %d", a.Gen)
+		return fmt.Sprintf("abandon session %d", a.Gen)
 	case CancelOpen:
 		return "cancel the opening"
 	case Released:

@@ -37,7 +37,7 @@ func (c *coordination) over(s *session, reading bool, why Reason) (bad Reason, o
 	case c.outcome == ResetTimedOut:
 		s.hold = holdHeld
 		return ReasonVerbTimeout, true
-	case c.outcome == ResetUnknown, c.outcome == ResetDone && (closing || reading):
+	case c.outcome == ResetUnknown, c.outcome == ResetDone && (closing || reading), c.outcome == ResetHeld && closing && s.abandoned:
 		return ReasonNone, false
 	case closing:
 		return ReasonVerbFailed, true

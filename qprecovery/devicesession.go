@@ -10,9 +10,9 @@ import (
 type session struct {
 	state     sessionState
 	gen       uint32
-	op        uint64    // of its Open
-	index     uint32    // of its instance
-	patience  time.Time // when the users of a session that closes are abandoned
+	op        uint64   // of its Open
+	index     uint32   // of its instance
+	patience  deadline // when an opening, or the users of a session that closes, are abandoned
 	abandoned bool
 	hold      hold
 }
@@ -32,8 +32,8 @@ type hold uint8
 
 const (
 	// holdHeld: this process may have a context open on the hardware, even if only a
-	// zombie, or the device failed and so did its reset. It must be reset before it is
-	// opened.
+	// zombie, or the device failed, or could not be opened, and has not been reset since. It
+	// must be reset before it is opened.
 	holdHeld hold = iota
 	// holdFree: this process has nothing open.
 	holdFree
@@ -43,8 +43,9 @@ const (
 )
 
 // begin begins the opening of the next session.
-func (s *session) begin(op uint64, gen, index uint32) {
+func (s *session) begin(now time.Time, op uint64, gen, index uint32) {
 	*s = session{state: sessionOpening, gen: gen, op: op, index: index, hold: s.hold}
+	s.patience.set(now, openLimit)
 }
 
 // close asks the users to release the session, if there is one. If the device does not
@@ -56,14 +57,26 @@ func (s *session) close(why Reason, fail bool, out []DeviceAction) []DeviceActio
 	return append(out, Close{Gen: s.gen, Reason: why, Fail: fail})
 }
 
-// abandon stops waiting for users that have not released the session.
-func (s *session) abandon(out []DeviceAction) []DeviceAction {
-	s.patience = time.Time{}
-	if s.state != sessionClosing || s.abandoned {
-		return out
+// abandon stops waiting for users that have not released the session, or for its opening.
+func (d *DeviceLadder) abandon() {
+	s := &d.session
+	opening := s.state == sessionOpening
+	s.patience = deadline{}
+	if s.abandoned || !opening && s.state != sessionClosing {
+		return
 	}
 	s.abandoned = true
-	return append(out, Abandon{s.gen})
+	d.emit(Abandon{s.gen})
+	if opening {
+		d.notOpened(ClassStuck)
+	}
+}
+
+// waitForUsers sets when the users are abandoned. An opening has no users, and its own limit.
+func (s *session) waitForUsers(until deadline) {
+	if s.state != sessionOpening {
+		s.patience = until
+	}
 }
 
 func (d *DeviceLadder) closed(ev Closed) {
@@ -74,12 +87,10 @@ func (d *DeviceLadder) closed(ev Closed) {
 	}
 	s.state = sessionNone
 	switch {
-	case d.reset.outcome == ResetDone:
+	case d.reset.outcome == ResetDone, otherInstance(s.index, d.id.Index):
 		s.hold = holdFresh
 	case s.abandoned:
 		s.hold = holdHeld
-	case otherInstance(s.index, d.id.Index):
-		s.hold = holdFresh
 	case d.state != DeviceDropping && d.reset.wanted: // the drop has failed
 		s.hold = holdHeld
 	default:
@@ -91,26 +102,24 @@ func (d *DeviceLadder) closed(ev Closed) {
 func (d *DeviceLadder) openFirst() {
 	if d.session.state == sessionNone {
 		d.op = operation{id: d.op.id + 1}
-		d.suspension.cancelled = false
+		d.suspension.cancelled, d.early = false, ReasonNone
 	}
 }
 
-// opened handles the result of an Open. A session that comes too late is closed.
+// opened handles the result of an Open. A session that is no longer wanted is closed.
 func (d *DeviceLadder) opened(ev Opened) {
 	if d.session.state != sessionOpening || ev.Op != d.session.op {
 		d.history.counts.Stale++
 		return
 	}
-	wanted := ev.Op == d.op.id && (d.state == DeviceOpening || d.state == DeviceStarting)
 	if ev.Class != ClassSuccess {
-		d.session.state = sessionNone
-		if wanted {
-			d.notOpened(ReasonVerbFailed)
-		}
+		d.notOpened(ev.Class)
 		return
 	}
-	d.session.state, d.session.hold = sessionOpen, holdHeld
-	d.reset.wanted, d.reset.outcome = false, ResetUnknown
+	d.session.state, d.session.hold, d.session.patience = sessionOpen, holdHeld, deadline{}
+	if d.opening() {
+		d.reset.drop = drop{}
+	}
 	if !d.born {
 		d.born, d.id, d.list.absent = true, ev.Identity, false
 		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
@@ -119,8 +128,8 @@ func (d *DeviceLadder) opened(ev Opened) {
 		d.session.index = d.id.Index
 	}
 	switch {
-	case !wanted:
-		d.out = d.session.close(ReasonVerbTimeout, false, d.out)
+	case !d.opening():
+		d.out = d.session.close(d.why, false, d.out)
 	case d.suspension.on:
 		d.apply(deviceCauseSuspend, ReasonSuspended)
 	case d.list.absent || otherInstance(d.session.index, d.id.Index):
@@ -130,17 +139,38 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 }
 
-// notOpened ends an opening that failed.
-func (d *DeviceLadder) notOpened(why Reason) {
+// opening reports whether the state waits for an opening.
+func (d *DeviceLadder) opening() bool { return d.state == DeviceStarting || d.state == DeviceOpening }
+
+// notOpened handles an opening that failed, or was abandoned. One that failed because of the
+// device is a failure of the device like any other, and a reset follows if there are means of
+// one. An error of an instance that was removed in the meantime says nothing about the next one.
+func (d *DeviceLadder) notOpened(c Class) {
+	s := &d.session
+	broken := c.NeedsReset() && !d.cfg.NoReset && !d.list.absent && !otherInstance(s.index, d.id.Index)
+	s.state, s.patience = sessionNone, deadline{}
+	if broken {
+		s.hold = holdHeld
+	}
 	switch {
+	case !d.opening():
 	case d.suspension.on:
 		d.apply(deviceCauseUnwanted, ReasonSuspended)
 	case d.state == DeviceStarting && d.suspension.cancelled: // and resumed since
 		d.openFirst()
+	case broken && d.identify():
+		d.apply(deviceCauseFault, classes[c].reason)
 	default:
-		if d.state == DeviceStarting {
-			d.budget.pause = BackOff(d.budget.pause, startPause, StartPauseMost)
-		}
-		d.apply(deviceCauseFailed, why)
+		d.wait.pause = BackOff(d.wait.pause, retryFirst, RetryEvery)
+		d.apply(deviceCauseFailed, ReasonVerbFailed)
 	}
+}
+
+// identify returns whether the identity of the device is known. That of a device that was never
+// open is the first in the list.
+func (d *DeviceLadder) identify() bool {
+	if !d.born && len(d.list.devices) > 0 {
+		d.born, d.id, d.list.absent = true, d.list.devices[0], false
+	}
+	return d.born
 }

@@ -1,6 +1,9 @@
 package qprecovery
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // suspension says whether the device is suspended, and which commands wait until it is closed.
 type suspension struct {
@@ -38,13 +41,13 @@ func (d *DeviceLadder) command(ev Command) {
 		}
 	case d.suspension.on:
 		answer = ResultSuspended
+	case ev.Do == DoReset && d.resettable():
+		d.apply(deviceCauseOrdered, ReasonOperator)
 	case d.state == DeviceStarting:
 		d.openFirst()
 		if ev.Do == DoReset {
 			answer = ResultNotOpen
 		}
-	case d.state == DeviceHealthy && ev.Do == DoReset:
-		d.apply(deviceCauseFault, ReasonOperator)
 	case d.state == DeviceHealthy:
 		answer = ResultOpen
 	case d.state == DeviceWaiting, d.state == DevicePausing, d.state == DeviceGivenUp:
@@ -57,6 +60,17 @@ func (d *DeviceLadder) command(ev Command) {
 		d.history.counts.Absorbed++
 	}
 	d.emit(Answer{ev.ID, answer})
+}
+
+// resettable reports whether a reset can begin: the device is present, and no reset is under way.
+func (d *DeviceLadder) resettable() bool {
+	switch d.state { //nolint:exhaustive // the others are no part of a reset
+	case DeviceDropping:
+		return !d.reset.wanted && !d.list.absent
+	case DeviceOpening:
+		return d.rung != RungDevice && !d.list.absent
+	}
+	return d.identify() && !d.list.absent
 }
 
 // suspend closes the device, if necessary after an opening or closing has ended. A device
@@ -94,8 +108,11 @@ func (d *DeviceLadder) apply(on deviceCause, why Reason) {
 		d.history.counts.Absorbed++
 		return
 	}
-	if r.from == DeviceHealthy && r.rung == RungDevice {
-		d.budget.failed(d.now, why)
+	switch {
+	case on == deviceCauseFault:
+		d.budget.failed(d.now)
+	case why == ReasonOperator:
+		d.budget.owed = 0
 	}
 	d.become(r, why)
 }
@@ -107,7 +124,8 @@ func (d *DeviceLadder) become(r *deviceRow, why Reason) {
 		d.since = d.now
 	}
 	d.state = r.to
-	d.op.deadline, d.session.patience = deadline{}, time.Time{}
+	d.op.deadline = deadline{}
+	d.session.waitForUsers(deadline{})
 	switch {
 	case r.to == DeviceHealthy:
 		d.why = why
@@ -140,8 +158,8 @@ func (d *DeviceLadder) healthy() {
 	}
 	d.rung = RungNone
 	d.budget.healthy(d.now)
-	d.wait.deadline, d.list.foreign = deadline{}, nil
-	d.check = d.now.Add(checkEvery)
+	d.wait, d.list.foreign = wait{}, nil
+	d.check = checks{due: d.now.Add(checkEvery)}
 	if early := d.early; early != ReasonNone {
 		d.early = ReasonNone
 		d.apply(deviceCauseFault, early)
@@ -152,11 +170,11 @@ func (d *DeviceLadder) healthy() {
 func (d *DeviceLadder) start() {
 	switch d.state {
 	case DeviceStarting:
-		d.op.set(d.now, d.budget.pause)
+		d.op.set(d.now, d.wait.pause)
 	case DeviceDropping:
-		d.reset.drop = drop{}
+		d.reset.drop, d.wait.pause = drop{}, 0
 		d.op.set(d.now, d.cfg.Grace+dropMargin)
-		d.session.patience = d.now.Add(d.cfg.Grace)
+		d.session.waitForUsers(deadline{due: d.now.Add(d.cfg.Grace)})
 	case DevicePausing:
 		d.op.set(d.now, d.budget.owed)
 		d.budget.owed = 0
@@ -170,9 +188,9 @@ func (d *DeviceLadder) start() {
 			d.wait.deadline = deadline{d.now.Add(d.cfg.GiveUpAfter), waitMore}
 		}
 		d.wait.since = d.now
-		d.op.set(d.now, retryEvery)
+		d.op.set(d.now, cmp.Or(d.wait.pause, RetryEvery))
 	case DeviceGivenUp, DeviceSuspended:
-		d.wait.deadline = deadline{}
+		d.wait = wait{}
 	case DeviceHealthy, numDeviceState:
 	}
 }
@@ -182,7 +200,8 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	case doClose:
 		d.out = d.session.close(why, why != ReasonOperator && why != ReasonSuspended, d.out)
 	case doRequest: // in a reset, the coordinator decides when to abandon users
-		d.reset.wanted, d.session.patience = true, time.Time{}
+		d.reset.wanted = true
+		d.session.waitForUsers(deadline{})
 		d.op.set(d.now, d.cfg.Grace+d.cfg.ResetLimit+dropMargin)
 		if d.reset.pending == 0 {
 			d.emit(RequestReset{why})
@@ -201,12 +220,12 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 // expire handles the deadlines that are due.
 func (d *DeviceLadder) expire() {
 	d.endWait()
-	if d.state == DeviceHealthy && due(d.now, d.check) {
-		d.check = time.Time{}
+	if d.state == DeviceHealthy && due(d.now, d.check.due) {
+		d.check.due = time.Time{}
 		d.emit(Check{d.gen})
 	}
-	if due(d.now, d.session.patience) {
-		d.out = d.session.abandon(d.out)
+	if p := &d.session.patience; due(d.now, p.due) && !p.extend(d.now) {
+		d.abandon()
 	}
 	if due(d.now, d.op.due) {
 		d.overdue()
@@ -247,8 +266,8 @@ func (d *DeviceLadder) overdue() {
 		}
 		d.endDrop(ReasonVerbTimeout)
 	case DeviceOpening:
-		if !d.op.extend(d.now) {
-			d.notOpened(ReasonVerbTimeout)
+		if !d.op.extend(d.now) { // others have not ended their reset
+			d.apply(deviceCauseFailed, ReasonVerbTimeout)
 		}
 	case DeviceHealthy, DeviceGivenUp, DeviceSuspended, numDeviceState:
 	}

@@ -7,9 +7,10 @@ type DeviceState uint8
 // ([DeviceLadder.Rung]): for example, a device is closed in the same state for a reset and
 // after a removal.
 const (
-	// DeviceStarting: it was never open and is being opened. After a failure it is tried
-	// again when the list of devices changes, and after a pause that doubles from 1 s to
-	// 8 s. There is no limit and no history.
+	// DeviceStarting: it was never open and is being opened. If that fails because of the
+	// device, it is reset like a device that was open. After another failure it is tried again
+	// when the list of devices changes, and after a pause that doubles from 0.1 s to 10 s. There
+	// is no limit and no history.
 	DeviceStarting DeviceState = iota
 	// DeviceHealthy: it is open and used, and checked every two seconds. In no other state
 	// may anyone use it.
@@ -24,10 +25,12 @@ const (
 	// to 5 min.
 	DevicePausing
 	// DeviceOpening: it is opened as soon as no reset by others is pending and this process
-	// has nothing open. The opening has failed after ten seconds.
+	// has nothing open. An opening that is not answered within two minutes is abandoned. One
+	// that fails because of the device leads to a reset.
 	DeviceOpening
 	// DeviceWaiting: it is closed and absent, or could not be reset or opened. It is tried
-	// when it appears and every ten seconds, until the wait ends.
+	// when its entry in the list changes and every ten seconds, until the wait ends. After an
+	// opening that failed the pauses double from 0.1 s to 10 s.
 	DeviceWaiting
 	// DeviceGivenUp: the wait is over. Only a command of the operator leaves this state.
 	DeviceGivenUp
@@ -55,11 +58,12 @@ func (s DeviceState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 type deviceCause uint8
 
 const (
-	deviceCauseFault   deviceCause = iota // an error, a request or a command that leads to a reset
+	deviceCauseFault   deviceCause = iota // a failure of the device: it is to be reset
+	deviceCauseOrdered                    // it is to be reset by the operator's command, or is reset by others
 	deviceCauseRemoved                    // the open instance has left the list
 	deviceCauseSuspend                    // the open device is to be suspended
 	deviceCauseOpened                     // the opening succeeded
-	deviceCauseFailed                     // it failed, or took too long
+	deviceCauseFailed                     // it failed, but not because of the device
 	deviceCauseGiveUp                     // the wait is over
 
 	deviceCauseUnwanted // it is suspended
@@ -97,32 +101,40 @@ type deviceRow struct {
 // absorbed. Events that arrive while the device is being closed or opened only change the
 // facts, on which the verdict at the end is based.
 var deviceRows = []deviceRow{
+	{DeviceStarting, deviceCauseFault, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
+	{DeviceStarting, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceStarting, deviceCauseOpened, DeviceHealthy, RungNone, nil},
 	{DeviceStarting, deviceCauseFailed, DeviceStarting, RungNone, nil},
 	{DeviceStarting, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
 	{DeviceStarting, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 
 	{DeviceHealthy, deviceCauseFault, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
+	{DeviceHealthy, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceHealthy, deviceCauseRemoved, DeviceDropping, RungWait, []deviceDo{doClose}},
 	{DeviceHealthy, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
 
+	{DeviceDropping, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceDropping, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 	{DeviceDropping, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceDropping, deviceCauseHeld, DeviceWaiting, RungWait, nil},
 	{DeviceDropping, deviceCauseSpent, DevicePausing, RungNone, []deviceDo{doPause}},
 	{DeviceDropping, deviceCauseFree, DeviceOpening, RungNone, nil},
 
+	{DevicePausing, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DevicePausing, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 	{DevicePausing, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DevicePausing, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
 	{DevicePausing, deviceCauseFree, DeviceOpening, RungNone, nil},
 
+	{DeviceOpening, deviceCauseFault, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
+	{DeviceOpening, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceOpening, deviceCauseOpened, DeviceHealthy, RungNone, nil},
 	{DeviceOpening, deviceCauseRemoved, DeviceDropping, RungWait, []deviceDo{doClose}},
 	{DeviceOpening, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
 	{DeviceOpening, deviceCauseFailed, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceOpening, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 
+	{DeviceWaiting, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceWaiting, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 	{DeviceWaiting, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceWaiting, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
@@ -130,6 +142,7 @@ var deviceRows = []deviceRow{
 	{DeviceWaiting, deviceCauseFree, DeviceOpening, RungNone, nil},
 	{DeviceWaiting, deviceCauseGiveUp, DeviceGivenUp, RungGiveUp, []deviceDo{doGiveUp}},
 
+	{DeviceGivenUp, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceGivenUp, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceGivenUp, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
 	{DeviceGivenUp, deviceCauseFree, DeviceOpening, RungWait, nil},

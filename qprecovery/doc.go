@@ -19,7 +19,8 @@
 //	rebuild_cq      | the CQs with their QP         | CQ error, a suspected freeze
 //	reset_device    | everything, also the context  | a fatal event, EIO or ENODEV, a verb that
 //	                |                               | hangs, a proven freeze, a failure at the
-//	                |                               | CQ rung
+//	                |                               | CQ rung, an opening that fails because of
+//	                |                               | the device or hangs
 //	wait_for_device | the same, once it is back     | removal, a failed reset
 //	give_up         | the same, on a command        | ten minutes of waiting
 //
@@ -68,8 +69,10 @@
 // memory.
 //
 // The device is also monitored as a whole, whether or not an interface uses it: while
-// it is healthy, the shell calls a cheap verb two seconds after the previous one has
-// returned ([Check]).
+// it is healthy, the shell queries its ports two seconds after the previous query has
+// returned ([Check]), and at once after an event of a port. The answer is believed, whatever
+// the events said (R24): an event may be lost. A query that failed is repeated after 0.1, 0.2,
+// ... 2 s.
 //
 // # Escalation
 //
@@ -78,8 +81,9 @@
 // its window also leads to the next one, but no further than the CQ rung: there the pauses
 // before a rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
 // device. A device that fails too often pauses in the same way, from 10 s to 5 min: each
-// failure of an open device counts, regardless of the outcome of its reset. Windows are
-// measured on a clock that runs only in health.
+// failure counts, also that of an opening, regardless of the outcome of its reset. Resets that
+// the operator or another process requests do not count. Windows are measured on a clock that
+// runs only in health.
 //
 //	found in RTS  5 in 10 s
 //	resume_qp     5 in 10 s
@@ -97,6 +101,10 @@
 //
 // A suspended device stays closed until it is resumed, and no wait runs in the
 // meantime. Like the operator's commands, a suspension does not count as a use.
+//
+// Another process can continue a ladder that has no operation under way ([Ladder.HandOver],
+// [DeviceLadder.HandOver]): budgets, pauses, waits and the current record go on. What was
+// open is opened there by itself, so that begins as at a first start.
 //
 // # Generations
 //

@@ -32,10 +32,12 @@ type Fault struct {
 	Since   time.Time // when service was last known to work; zero means now
 }
 
-// Suspected reports that the freeze detector suspects a freeze.
+// Suspected reports that the freeze detector suspects a freeze, or that the events of completions are
+// lost.
 type Suspected struct {
-	Gen   uint32
-	Since time.Time // as in Fault
+	Gen        uint32
+	Since      time.Time // as in Fault
+	EventsLost bool      // the queue pair works, but only polls find completions
 }
 
 // Done is the result of an operation.

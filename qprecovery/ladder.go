@@ -103,6 +103,9 @@ type doubt struct {
 	early   Fault         // about objects that the current operation creates
 	frozen  bool          // a freeze was suspected before
 	at      time.Duration // when, on the clock of the budget
+
+	eventless   bool          // events were lost before
+	eventlessAt time.Duration // when the CQs were rebuilt for that, on the same clock
 }
 
 // NewLadder returns the ladder of an interface, in state Idle and with its

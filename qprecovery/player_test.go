@@ -1,6 +1,7 @@
 package qprecovery
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,11 +24,12 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
-//	suspect [gen N] [since D] | checked [as CLASS] [gen N]
+//	suspect [gen N] [since D] [events-lost] | checked [as CLASS] [gen N]
 //	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
 //	advance D                            time passes, with a Tick at each deadline
 //	stall D                              time passes without a Tick
 //	repeat N : INPUT ; INPUT...          prints only the last round
+//	hand over                            another process continues the ladder, unless it is refused
 //	history | counts
 //
 // The default of gen is the generation of the objects in use; since D means D ago.
@@ -91,6 +93,8 @@ func (p *player) line(line string) []string {
 	case "stall":
 		p.now = p.now.Add(transcript.Duration(p.t, w[1]))
 		return p.input(Tick{})
+	case "hand":
+		return p.handOver()
 	case "history":
 		return p.history()
 	case "counts":
@@ -100,6 +104,39 @@ func (p *player) line(line string) []string {
 		return h.play(w)
 	}
 	return p.input(p.event(w))
+}
+
+// handOver replaces the machine by one that continues it, as the state passes between processes.
+func (p *player) handOver() []string {
+	before := p.m.state()
+	switch m := p.m.(type) {
+	case interfaceMachine:
+		h, ok := m.HandOver(p.now)
+		if !ok {
+			return []string{"refused"}
+		}
+		p.m, p.gen = interfaceMachine{InheritLadder(p.now, copyOf(p.t, h))}, 1
+	case *devicePlayer:
+		h, ok := m.HandOver(p.now)
+		if !ok {
+			return []string{"refused"}
+		}
+		m.DeviceLadder, m.held, m.refresh, p.gen = InheritDeviceLadder(p.now, m.cfg, copyOf(p.t, h)), false, 0, 1
+	}
+	return []string{before + ", handed over " + p.m.state()}
+}
+
+// copyOf returns what another process decodes.
+func copyOf[T any](t *testing.T, in T) (out T) {
+	t.Helper()
+	text, err := json.Marshal(in)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func (p *player) input(ev any) (out []string) {
@@ -265,7 +302,7 @@ func (p *player) event(w []string) any {
 	case "event":
 		return Fault{gen, OfEvent(named(p.t, w[1], hca.NumEventType)), nil, since}
 	case "suspect":
-		return Suspected{gen, since}
+		return Suspected{gen, since, slices.Contains(w, "events-lost")}
 	case "checked":
 		return Checked{gen, named(p.t, option(w, "as", "success"), NumClass)}
 	case "order":

@@ -236,7 +236,7 @@ func (w *watcher) anyEvent(t *rapid.T) Event {
 	case 0, 1, 2, 3:
 		return Fault{Gen: genOf(t, w.l.gens.last), Class: Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))}
 	case 4:
-		return Suspected{Gen: genOf(t, w.l.gens.last)}
+		return Suspected{Gen: genOf(t, w.l.gens.last), EventsLost: rapid.Bool().Draw(t, "events lost")}
 	case 5, 6, 7:
 		return w.success(t)
 	case 8:

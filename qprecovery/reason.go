@@ -18,6 +18,7 @@ const (
 	ReasonFreezeSuspected // probes from the queue pair to itself were not answered
 	ReasonVerbStuck       // a verb did not return
 	ReasonFreezePersists  // suspected again, and probes on a fresh QP and CQ were not answered
+	ReasonEventsLost      // completions arrive, but their events do not
 	// Escalations.
 	ReasonVerbFailed  // a verb of the rung failed
 	ReasonVerbTimeout // the rung did not end in time
@@ -40,7 +41,7 @@ const (
 
 var reasonNames = [NumReason]string{
 	"none", "flush_without_cause", "request_error", "qp_error", "cq_error", "device_error", "device_gone",
-	"freeze_suspected", "verb_stuck", "freeze_persists",
+	"freeze_suspected", "verb_stuck", "freeze_persists", "events_lost",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
 	"device_reset", "device_back", "removed", "held", "retry", "gave_up", "suspended", "resumed", "operator",
 }

@@ -68,16 +68,16 @@ var scopes = [numCause]Scope{causeSuspect: ScopeQueues, causeCQ: ScopeCQs, cause
 // Time limits of the states that run no rung; those of rungs are in rung.go.
 const (
 	queryLimit   = time.Second      // one verb
-	proveLimit   = 18 * time.Second // see below
+	proveLimit   = 32 * time.Second // see below
 	askLimit     = 10 * time.Second // then the reset is requested again
 	releaseLimit = 5 * time.Second  // time for draining, as is common practice
 )
 
-// proveLimit is above 17.15 s, the longest duration of a proof without a stuck verb: 5 s
+// proveLimit is above 31.85 s, the longest duration of a proof on 8 lanes without a stuck verb: 5 s
 // each to register memory and for query_port, which also wait for this machine; 0.8 s for
-// each of create_cq, create_qp, three modify_qp, destroy_qp, destroy_cq and dereg_mr;
-// 250 ms for each of three probes. A stuck verb ends the proof earlier, as an error of the
-// device.
+// each of create_qp, three modify_qp, destroy_qp and dereg_mr, and of create_cq and destroy_cq for each
+// lane; 250 ms for each of three probes on the last lane, and of two on the others. A stuck verb ends
+// the proof earlier, as an error of the device.
 
 // states describes each state: its name, its rung, and the limit of its
 // operation (0 if it has none).

@@ -55,7 +55,7 @@ var requirements = [...]struct {
 	23: {says: "The wait for a device ends after a configurable time, 10 minutes by default; the operator can still restart.", best: []string{"qprecovery/R23/give-up", "scripts/e2e/R23/give_up,_then_recover"}},
 	24: {says: "Events report arrival and removal. The list of devices is read after each of them; a list that cannot be read is not a removal.", best: []string{"cmd/ipoibd/internal/device/TestR24List", "hca/rdma/TestR24UnreadableIsNotRemoved", "scripts/vm/TestR22R24Removal"}},
 	25: {says: "Each trigger is handled: fatal events, PCI errors, an unresponsive device, isolation by an administrator, unplug, driver removal, port errors, commands of the operator.", best: []string{"qprecovery/R25/triggers", "cmd/ipoibd/internal/device/TestR25Triggers", "scripts/vm/TestR16R25FunctionReset"}},
-	26: {says: "Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows.", best: []string{"qprecovery/R26/suspend", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}, chapter: "Power, several devices, what the operator sees"},
+	26: {says: "Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows. Another process continues a suspension, a wait or a pause as it is.", best: []string{"qprecovery/R26/hand-over", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}, chapter: "Power, several devices, what the operator sees"},
 	27: {says: "A device that vanishes crashes nothing: requests wait within a bound or fail, and service resumes when it returns.", best: []string{"qprecovery/R27/suspend", "cmd/ipoibd/internal/device/TestR27Vanishes", "cmd/ipoibd/internal/iface/TestR09R27StaleFramesAreDropped"}},
 	28: {says: "Nothing assumes a single device. Memory regions, keys and AHs of one device are never used with another.", best: []string{"hca/guard/TestR20R28InstancesDoNotMix", "scripts/e2e/TestR28TwoDevicesAreApart"}},
 	29: {says: "The operator sees the current rung, its cause, counts, outages and the last recoveries.", best: []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "qprecovery/TestR29EachRungAndEndIsReported"}},
@@ -114,7 +114,7 @@ func readEvidence(tree fs.FS) (*[len(requirements)]evidence, error) {
 		switch m := transcript.FindStringSubmatch(file); {
 		case err != nil:
 			return err
-		case file == "scripts/mutants" || file == ".git":
+		case d.IsDir() && (file == "scripts/mutants" || file == ".git"): // .git is a file in a worktree
 			return fs.SkipDir // the tests there are patches
 		case m != nil:
 			return noteTest(file, path.Dir(path.Dir(file)), m[1]+"/"+m[2], m[1])

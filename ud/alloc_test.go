@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -27,8 +28,14 @@ func (r *repeater) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 // discarder is a slow path that discards everything.
 type discarder struct{ full bool }
 
-func (n discarder) FromHost([]byte) bool           { return !n.full }
-func (n discarder) FromFabric([]byte, Sender) bool { return !n.full }
+func (n discarder) FromHost([]byte) bool { return !n.full }
+
+func (n discarder) FromFabric([]byte, Sender) Reason {
+	if n.full {
+		return SlowPathFull
+	}
+	return SlowPathed
+}
 
 // newTxLoop returns a Tx whose Pump carries n frames to a QP that completes
 // sends at once.
@@ -94,12 +101,14 @@ func TestTxAllocatesNothing(t *testing.T) {
 		"group":     frame(ipoib.MAC{0x33, 0x33, 0, 0, 0, 0xfb}, macA, ipoib.EtherTypeIPv6, udp6("ff02::fb")),
 		"slow path": frame(macB, macA, ipoib.EtherTypeARP, make([]byte, 28)),
 		"runt":      toB(60)[:20],
+		"foreign":   frame(macB, macA, ipoib.EtherTypeIPv6, udp6("fe80::2")),
 		"too long":  toB(testMTU + 1),
 		"hidden ND": frame(macB, macA, ipoib.EtherTypeIPv6, behind(ns6("fe80::2"), 60)),
 		"ethertype": frame(macB, macA, 0x8100, make([]byte, 60)),
 	} {
 		for _, n := range []int{1, hca.Batch} {
 			b := newTxLoop(t, f, n)
+			b.SetSources([]netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.1")})
 			if got := testing.AllocsPerRun(100, func() { b.pump(t) }); got != 0 {
 				t.Errorf("%s, %d at a time: %v allocations", name, n, got)
 			}

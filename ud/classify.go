@@ -9,16 +9,11 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// maxSegments bounds the segments of one frame: 64 KB in segments of 64 bytes, which an MTU of
-// 104 leaves. A long frame with shorter segments is refused, although Linux can send it by TCP
-// (TCP_MIN_MSS is 48 bytes, of which options may take 40). Without a bound, a local process
-// could have one frame cut into 65,000 segments.
-const maxSegments = 1 << 10
-
 // txRules routes the host's frames.
 type txRules struct {
 	mtu   int  // bytes of IP packet
 	large bool // the device fills in checksums and segments large frames
+	from  sources
 	scope uint8
 	pkey  hca.PKey
 	peers Peers // nil: no snapshot yet
@@ -58,11 +53,12 @@ func (r route) first(ether []byte) []byte {
 //  4. payload, or that of a segment, above the MTU: TooLong
 //  5. headers of a large frame longer than devices accept: LongHeaders
 //  6. ND behind extension headers, which is not translated: HiddenND
-//  7. no snapshot: NoPeers
-//  8. source address not accepted by the snapshot: slow path
-//  9. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  10. group destination: the IP destination's group, else the broadcast group
-//  11. unicast destination
+//  7. an IP address that the host may not use: ForeignSource
+//  8. no snapshot: NoPeers
+//  9. source address not accepted by the snapshot: slow path
+//  10. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  11. group destination: the IP destination's group, else the broadcast group
+//  12. unicast destination
 //
 // Frames to a destination that the snapshot lacks go to the slow path, large ones only with
 // their first segment; see [route.first].
@@ -116,6 +112,8 @@ func (r *txRules) check(frame []byte) (to route, reason Reason) {
 		return to, LongHeaders
 	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
 		return to, HiddenND
+	case !r.from.permit(etherTypeOf(frame[txEther:]), frame[txPayload:]):
+		return to, ForeignSource
 	case r.peers == nil:
 		return to, NoPeers
 	}
@@ -149,7 +147,7 @@ func (r *txRules) offload(frame []byte) (to route, ok bool) {
 	if headers+to.mss >= len(ether) { // one segment: the device accepts that as a large send too
 		to.mss = len(ether) - headers
 	}
-	return to, to.segments(len(ether)) <= maxSegments
+	return to, to.segments(len(ether)) <= hca.MaxLSOSegments
 }
 
 // mgid returns the MGID of a multicast frame. It is derived from the IP

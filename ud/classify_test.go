@@ -10,7 +10,7 @@ import (
 )
 
 func testRules() txRules {
-	return txRules{testMTU, false, ipoib.ScopeLinkLocal, testPKey, newPeers(1)}
+	return txRules{testMTU, false, nil, ipoib.ScopeLinkLocal, testPKey, newPeers(1)}
 }
 
 // offload returns a frame to B whose virtio header is h.

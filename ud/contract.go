@@ -61,12 +61,14 @@ type Peers interface {
 }
 
 // SlowPath handles the frames and messages that the data path cannot. Its
-// methods copy what they keep, never block, and return false when full.
+// methods copy what they keep, and never block.
 type SlowPath interface {
-	// FromHost takes an Ethernet frame, without its virtio header.
+	// FromHost takes an Ethernet frame, without its virtio header. It returns
+	// false when full.
 	FromHost(frame []byte) bool
-	// FromFabric takes a message, from its IPoIB header on.
-	FromFabric(msg []byte, from Sender) bool
+	// FromFabric takes a message, from its IPoIB header on. It returns
+	// SlowPathed, SlowPathFull, or SlowPathLimit.
+	FromFabric(msg []byte, from Sender) Reason
 }
 
 // Sender is the origin of a message as the device reports it.

@@ -70,11 +70,12 @@ func (s *fakeSlow) FromHost(frame []byte) bool {
 	return !s.full
 }
 
-func (s *fakeSlow) FromFabric(msg []byte, from Sender) bool {
-	if !s.full {
-		s.msgs, s.from = append(s.msgs, slices.Clone(msg)), append(s.from, from)
+func (s *fakeSlow) FromFabric(msg []byte, from Sender) Reason {
+	if s.full {
+		return SlowPathFull
 	}
-	return !s.full
+	s.msgs, s.from = append(s.msgs, slices.Clone(msg)), append(s.from, from)
+	return SlowPathed
 }
 
 // fakeSource returns the queued frames, then 0 and nil, as if woken.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/checksum"
 	"ipoibd/hca/segment"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
@@ -43,6 +45,49 @@ func TestRxDeliversALargeReceive(t *testing.T) {
 	}
 	checkCounts(t, b.Counters(), idle(2, map[string]uint64{"rx_received": 5, "rx_delivered": 5, "rx_merged": 3}))
 	b.checkRing(t)
+}
+
+// fittingTCP returns the i-th of several messages that carry consecutive segments of a TCP flow.
+func fittingTCP(i int) []byte {
+	const size = 100
+	p := ipv4("10.0.0.1", 40+size)
+	clear(p[20:40])
+	p[9], p[20+12], p[20+13], p[5] = 6, 5<<4, 0x10, byte(i)
+	binary.BigEndian.PutUint32(p[20+4:], uint32(i*size))
+	binary.BigEndian.PutUint16(p[10:], 0)
+	binary.BigEndian.PutUint16(p[10:], ^checksum.Sum(p[:20], 0))
+	binary.BigEndian.PutUint16(p[20+16:], ^checksum.Sum(p[20:], checksum.Pseudo(p[12:20], 6, 20+size)))
+	return msg(ipoib.EtherTypeIPv4, p)
+}
+
+// A segment of another sender is not joined to a flow that it fits into: neither one of another
+// GID, nor one of another queue pair of the same GID, which the host may see under the same MAC.
+func TestRxJoinsOnlyMessagesOfOneSender(t *testing.T) {
+	for name, c := range map[string]struct {
+		gid    hca.GID
+		qpn    hca.QPN
+		frames int
+	}{
+		"same sender":        {gidB, qpnB, 1},
+		"another GID":        {hca.GIDFromAddr(netip.MustParseAddr("192.0.2.3")), qpnB, 3},
+		"another queue pair": {gidB, qpnB + 1, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRxBench(t, rxSlots)
+			for i, from := range []struct {
+				gid hca.GID
+				qpn hca.QPN
+			}{{gidB, qpnB}, {c.gid, c.qpn}, {gidB, qpnB}} {
+				m, area := fittingTCP(i), b.qp.mr.at(b.qp.recvs[0].sge)
+				b.qp.receiveWC(m, gidA, hca.WC{Flags: hca.WCFlagGRH, SrcQPN: from.qpn, ByteLen: uint32(hca.GRHLen + len(m))})
+				putGRH(area, from.gid, gidA)
+			}
+			b.pump(t)
+			if len(b.sink.frames) != c.frames {
+				t.Errorf("%d frames, want %d", len(b.sink.frames), c.frames)
+			}
+		})
+	}
 }
 
 // The slots follow the queue pair: they have room for 64 KB only if it joins messages. A queue

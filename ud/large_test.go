@@ -48,6 +48,20 @@ func TestTxPostsALargeFrame(t *testing.T) {
 	b.checkRing(t)
 }
 
+// A frame may have as many segments as a device takes, whatever the depth of the send queue.
+func TestTxPostsTheMostSegments(t *testing.T) {
+	b := newLargeTxBench(t)
+	b.src.add(largeTCP(macB, hca.MaxLSOSegments*30, 30))
+	b.pump(t)
+	if len(b.qp.sends) != 1 || b.qp.sends[0].lso.MSS != 30 {
+		t.Fatalf("%d sends, want a large one", len(b.qp.sends))
+	}
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 1, "tx_posts": 1, "tx_completions": 1, "tx_sent": 1, "tx_large": 1, "tx_segments": hca.MaxLSOSegments})
+	b.checkRing(t)
+}
+
 // A frame with a partial checksum is completed before it is sent.
 func TestTxCompletesAChecksum(t *testing.T) {
 	b := newLargeTxBench(t)
@@ -67,7 +81,7 @@ func TestTxCompletesAChecksum(t *testing.T) {
 
 // An inconsistent request, or one that was not offered, is dropped and counted by name.
 func TestTxDropsLargeFrames(t *testing.T) {
-	tooMany := largeTCP(macB, 60000, 10)
+	tooMany := largeTCP(macB, hca.MaxLSOSegments*30+1, 30)
 	unknownType := largeTCP(macB, 60000, 1000)
 	unknownType[1] = 77
 	for _, c := range []struct {

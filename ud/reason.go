@@ -20,24 +20,26 @@ const (
 	Probed                     // RX: our own probe
 	OwnMulticast               // RX: our own message, looped back
 
-	Truncated    // longer than its slot
-	Runt         // shorter than its headers
-	Offload      // virtio header requests work that was not offered, or is inconsistent
-	EtherType    // a protocol that IPoIB does not carry
-	TooLong      // payload above the interface's MTU
-	LongHeaders  // headers of a large frame longer than hca.MaxLSOHeader
-	HiddenND     // ND behind IPv6 extension headers, or a chain of them that may end in ND
-	NoPeers      // no snapshot published yet
-	SlowPathFull // refused by the slow path
-	InjectFull   // the inject queue is full
-	NoQP         // injected while detached
-	PostRefused  // the QP refused the post although its queue was not full
-	Reset        // taken back when the QP was detached
-	Held         // discarded during a long outage
-	NoGRH        // completion without the GRH flag: no source address
-	BadGRH       // GRH area is neither IPv4 nor IPv6
-	Malformed    // no IP header behind an IP ethertype
-	SinkRefused  // the host did not accept it
+	Truncated     // longer than its slot
+	Runt          // shorter than its headers
+	Offload       // virtio header requests work that was not offered, or is inconsistent
+	EtherType     // a protocol that IPoIB does not carry
+	TooLong       // payload above the interface's MTU
+	LongHeaders   // headers of a large frame longer than hca.MaxLSOHeader
+	HiddenND      // ND behind IPv6 extension headers, or a chain of them that may end in ND
+	ForeignSource // comes from, or claims, an IP address that is not the host's
+	NoPeers       // no snapshot published yet
+	SlowPathFull  // no room in the slow path
+	SlowPathLimit // RX: too many messages of one sender for the slow path
+	InjectFull    // the inject queue is full
+	NoQP          // injected while detached
+	PostRefused   // the QP refused the post although its queue was not full
+	Reset         // taken back when the QP was detached
+	Held          // discarded during a long outage
+	NoGRH         // completion without the GRH flag: no source address
+	BadGRH        // GRH area is neither IPv4 nor IPv6
+	Malformed     // no IP header behind an IP ethertype
+	SinkRefused   // the host did not accept it
 
 	numReason
 )
@@ -53,24 +55,26 @@ var reasons = [numReason]hca.Counter{
 	Probed:       {Name: "probe", Kind: hca.CountTotal},
 	OwnMulticast: {Name: "own_multicast", Kind: hca.CountTotal},
 
-	Truncated:    {Name: "drop_truncated", Kind: hca.CountDrop},
-	Runt:         {Name: "drop_runt", Kind: hca.CountDrop},
-	Offload:      {Name: "drop_offload", Kind: hca.CountDrop},
-	EtherType:    {Name: "drop_ethertype", Kind: hca.CountDrop},
-	TooLong:      {Name: "drop_too_long", Kind: hca.CountDrop},
-	LongHeaders:  {Name: "drop_long_headers", Kind: hca.CountDrop},
-	HiddenND:     {Name: "drop_hidden_nd", Kind: hca.CountDrop},
-	NoPeers:      {Name: "drop_no_peers", Kind: hca.CountDrop},
-	SlowPathFull: {Name: "drop_slow_path_full", Kind: hca.CountDrop},
-	InjectFull:   {Name: "drop_inject_full", Kind: hca.CountDrop},
-	NoQP:         {Name: "drop_no_qp", Kind: hca.CountDrop},
-	PostRefused:  {Name: "drop_post_refused", Kind: hca.CountDrop},
-	Reset:        {Name: "drop_reset", Kind: hca.CountDrop},
-	Held:         {Name: "drop_held", Kind: hca.CountDrop},
-	NoGRH:        {Name: "drop_no_grh", Kind: hca.CountDrop},
-	BadGRH:       {Name: "drop_bad_grh", Kind: hca.CountDrop},
-	Malformed:    {Name: "drop_malformed", Kind: hca.CountDrop},
-	SinkRefused:  {Name: "drop_sink_refused", Kind: hca.CountDrop},
+	Truncated:     {Name: "drop_truncated", Kind: hca.CountDrop},
+	Runt:          {Name: "drop_runt", Kind: hca.CountDrop},
+	Offload:       {Name: "drop_offload", Kind: hca.CountDrop},
+	EtherType:     {Name: "drop_ethertype", Kind: hca.CountDrop},
+	TooLong:       {Name: "drop_too_long", Kind: hca.CountDrop},
+	LongHeaders:   {Name: "drop_long_headers", Kind: hca.CountDrop},
+	HiddenND:      {Name: "drop_hidden_nd", Kind: hca.CountDrop},
+	ForeignSource: {Name: "drop_foreign_source", Kind: hca.CountDrop},
+	NoPeers:       {Name: "drop_no_peers", Kind: hca.CountDrop},
+	SlowPathFull:  {Name: "drop_slow_path_full", Kind: hca.CountDrop},
+	SlowPathLimit: {Name: "drop_slow_path_limit", Kind: hca.CountDrop},
+	InjectFull:    {Name: "drop_inject_full", Kind: hca.CountDrop},
+	NoQP:          {Name: "drop_no_qp", Kind: hca.CountDrop},
+	PostRefused:   {Name: "drop_post_refused", Kind: hca.CountDrop},
+	Reset:         {Name: "drop_reset", Kind: hca.CountDrop},
+	Held:          {Name: "drop_held", Kind: hca.CountDrop},
+	NoGRH:         {Name: "drop_no_grh", Kind: hca.CountDrop},
+	BadGRH:        {Name: "drop_bad_grh", Kind: hca.CountDrop},
+	Malformed:     {Name: "drop_malformed", Kind: hca.CountDrop},
+	SinkRefused:   {Name: "drop_sink_refused", Kind: hca.CountDrop},
 }
 
 func (r Reason) String() string {
@@ -85,11 +89,11 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
+		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, ForeignSource, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
-		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SinkRefused,
+		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, SinkRefused,
 	}
 )
 

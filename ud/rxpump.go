@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/ud/coalesce"
 )
 
 // Pump does one round: it takes a batch of completions, passes their messages to
@@ -107,7 +108,7 @@ func (r *Rx) deliver(n int) error {
 	if list := r.recorders.get(); list != nil {
 		r.recordReceived(list, n)
 	}
-	slots, frames := r.scratch.slots[:0], r.scratch.frames[:0]
+	slots, frames, from := r.scratch.slots[:0], r.scratch.frames[:0], r.scratch.from[:0]
 	for i := range n {
 		wc := &r.scratch.wcs[i]
 		slot, ok := r.ring.lookup(wc.ID)
@@ -116,24 +117,24 @@ func (r *Rx) deliver(n int) error {
 		}
 		r.ring.complete(slot)
 		slots = append(slots, slot)
-		if frame := r.accept(&rules, slot, wc); frame != nil {
+		if frame, sender := r.accept(&rules, slot, wc); frame != nil {
 			r.scratch.counts[len(frames)] = max(1, wc.LRO.Segments)
-			frames = append(frames, frame)
+			frames, from = append(frames, frame), append(from, sender)
 		}
 	}
-	err := r.write(frames)
+	err := r.write(frames, from)
 	for _, slot := range slots {
 		r.ring.give(slot)
 	}
 	return err
 }
 
-// accept returns the Ethernet frame that a completion holds for the host, or
+// accept returns the Ethernet frame that a completion holds for the host, and its sender, or
 // nil if there is none.
-func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
+func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from coalesce.Sender) {
 	if wc.Status != hca.WCSuccess {
 		r.fail(wc, slot)
-		return nil
+		return nil, from
 	}
 	messages := max(1, wc.LRO.Segments)
 	r.tally.add(Received, messages)
@@ -145,13 +146,13 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 		m, reason = rules.inspect(buf, wc)
 	}
 	if reason == Delivered {
-		return m.ethernet(buf)
+		return m.ethernet(buf), coalesce.Sender{GID: m.from.GID, QPN: m.from.QPN}
 	}
-	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
-		reason = SlowPathFull
+	if reason == SlowPathed {
+		reason = r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from)
 	}
 	r.tally.add(reason, messages)
-	return nil
+	return nil, from
 }
 
 func (r *Rx) fail(wc *hca.WC, slot uint32) {
@@ -162,13 +163,13 @@ func (r *Rx) fail(wc *hca.WC, slot uint32) {
 	}
 }
 
-// write joins frames that are segments of one flow, passes the result to the sink, and counts
+// write joins frames that are segments of one flow of one sender, passes the result to the sink, and counts
 // how many the sink accepted.
-func (r *Rx) write(frames [][]byte) error {
+func (r *Rx) write(frames [][]byte, from []coalesce.Sender) error {
 	if len(frames) == 0 {
 		return nil
 	}
-	joined := r.join.Join(frames)
+	joined := r.join.Join(frames, from)
 	accepted := r.scratch.accepted[:len(joined)]
 	list, at := r.recorders.get(), time.Time{}
 	if list != nil {

@@ -155,8 +155,8 @@ func (p *onePeer) Epoch() uint64 { return 1 }
 // refuser is a slow path that is always full.
 type refuser struct{}
 
-func (refuser) FromHost([]byte) bool              { return false }
-func (refuser) FromFabric([]byte, ud.Sender) bool { return false }
+func (refuser) FromHost([]byte) bool                   { return false }
+func (refuser) FromFabric([]byte, ud.Sender) ud.Reason { return ud.SlowPathFull }
 
 // pipe is a TAP in memory that runs inside synctest.
 type pipe struct {

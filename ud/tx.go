@@ -47,11 +47,12 @@ func (c *TxConfig) check() error {
 // calls Attach, Detach, Pump and Drain. Any goroutine may call the other
 // methods.
 type Tx struct {
-	cfg  TxConfig
-	mtu  atomic.Int32
-	ring *ring
-	qp   hca.Queue
-	cq   hca.CQ
+	cfg     TxConfig
+	mtu     atomic.Int32
+	sources atomic.Pointer[sources]
+	ring    *ring
+	qp      hca.Queue
+	cq      hca.CQ
 	// large: the device fills in checksums and segments frames.
 	large bool
 
@@ -103,6 +104,7 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 		waste: newWaste(cfg.MaxMTU),
 	}
 	t.SetMTU(cfg.MTU)
+	t.SetSources(nil)
 	t.grace.stop()
 	t.nudge = time.AfterFunc(time.Hour, cfg.Source.Wake)
 	t.nudge.Stop()

@@ -135,7 +135,7 @@ func (t *Tx) read() error {
 
 // dispatch handles the n frames just read.
 func (t *Tx) dispatch(n int) {
-	rules := txRules{int(t.mtu.Load()), t.large, t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
+	rules := txRules{int(t.mtu.Load()), t.large, *t.sources.Load(), t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
 	for i := range n {
 		slot := t.scratch.slots[i]
 		if reason := t.decide(&rules, slot, t.scratch.sizes[i]); reason != Sent {
@@ -211,6 +211,7 @@ func (t *Tx) post() error {
 		if list != nil {
 			at = time.Now()
 		}
+		t.setWaiting(len(t.wrs)) // while the device has not taken them
 		n, err := t.qp.PostSend(t.wrs)
 		if list != nil {
 			t.recordSent(list, at, t.wrs[:n])

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -59,13 +61,13 @@ func captureCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd)
-	bindName(cmd, &q.Interface, "interface", "interface to capture from (default: the only one)")
+	bindName(cmd, &q.Interface, "interface", "i", "interface to capture from (default: the only one)")
 	f := cmd.Flags()
 	f.StringSliceVar(&q.Levels, "level", []string{record.IPoIB.String()}, "what to show: "+strings.Join(record.Levels(), ", ")+"; separate several by commas")
-	f.StringVar(&path, "write", "-", "file to create or replace; -: standard output")
-	f.Uint64Var(&q.Count, "count", 0, "end after this many packets (default: no limit)")
+	f.StringVarP(&path, "write", "w", "-", "file to create or replace; -: standard output")
+	f.Uint64VarP(&q.Count, "count", "c", 0, "end after this many packets (default: no limit)")
 	f.DurationVar(&duration, "duration", 0, "end after this long (default: no limit)")
-	f.IntVar(&q.Snaplen, "snaplen", capture.MaxSnaplen, "bytes of each packet to write")
+	f.IntVarP(&q.Snaplen, "snaplen", "s", capture.MaxSnaplen, "bytes of each packet to write")
 	f.StringVar(&q.Direction, "direction", capture.DirectionBoth, "in (to the host), out (from the host) or both")
 	f.StringVar(&q.Filter, "filter", "", "capture only what matches this expression of pcap-filter(7); needs tcpdump to compile it")
 	f.StringVar(&q.BPF, "bpf", "", "a filter as a program: the output of 'tcpdump -y EN10MB -ddd EXPRESSION'")
@@ -110,7 +112,7 @@ func openCapture(cmd *cobra.Command, path string) (io.WriteCloser, error) {
 }
 
 // newFile is a file that is created, or replaced, by the first write, so that a refused capture
-// leaves the old one. Only its owner can read a new file, because it contains traffic.
+// leaves the old one.
 type newFile struct {
 	path string
 	file *os.File
@@ -118,11 +120,45 @@ type newFile struct {
 
 func (f *newFile) Write(b []byte) (n int, err error) {
 	if f.file == nil {
-		if f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		if f.file, err = replaceFile(f.path); err != nil {
 			return 0, err
 		}
 	}
 	return f.file.Write(b)
+}
+
+// replaceFile returns a new file in place of the one at a path, so that no traffic goes into a file, or through
+// a link, that another user has put there. Only its owner can read it. A pipe or a device is opened instead,
+// unless it belongs to another user, except root.
+func replaceFile(path string) (*os.File, error) {
+	flags := os.O_WRONLY | unix.O_NOFOLLOW
+	info, err := os.Lstat(path)
+	if filepath.Dir(path) == "/dev/fd" || filepath.Dir(path) == "/proc/self/fd" { // of this process itself
+		flags = os.O_WRONLY
+		info, err = os.Stat(path)
+	}
+	const other = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice
+	if err != nil || info.Mode()&other == 0 {
+		to, err := os.CreateTemp(filepath.Dir(path), ".ipoibd-capture-*")
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Rename(to.Name(), path); err != nil {
+			return nil, errors.Join(err, to.Close(), os.Remove(to.Name()))
+		}
+		return to, nil
+	}
+	to, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err = to.Stat(); err == nil {
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner == 0 || owner == uint32(os.Geteuid()) {
+			return to, nil
+		}
+		err = fmt.Errorf("%s belongs to another user", path)
+	}
+	return nil, errors.Join(err, to.Close())
 }
 
 func (f *newFile) Close() error {

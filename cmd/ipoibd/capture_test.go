@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -27,6 +30,65 @@ func TestCaptureCommand(t *testing.T) {
 	}
 	if out, _, err := ipoibd(t, "capture", "--control", path); err != nil || !strings.HasPrefix(out, "file of {Interface:ib0 Levels:[ipoib]") {
 		t.Errorf("output %q, %v", out, err)
+	}
+}
+
+// A capture never goes into a file of another user, nor through a link: a new file takes its place, which only
+// its owner can read. A pipe is written to.
+func TestCaptureReplacesTheFile(t *testing.T) {
+	path, _ := serve(t, newFake())
+	dir := t.TempDir()
+	target, link, foreign, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "foreign"), filepath.Join(dir, "pipe")
+	for _, f := range []string{target, foreign} {
+		if err := os.WriteFile(f, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := os.Open(foreign) // as by a user who has created it
+	if err := errors.Join(err, os.Chmod(foreign, 0o666), os.Symlink(target, link), syscall.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for _, file := range []string{link, foreign} {
+		if _, _, err := ipoibd(t, "capture", "--control", path, "--write", file); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(file)
+		text, readErr := os.ReadFile(file)
+		if err := errors.Join(err, readErr); err != nil || info.Mode() != 0o600 || !strings.HasPrefix(string(text), "file of") {
+			t.Errorf("%s: %v, %q, %v", file, info.Mode(), text, err)
+		}
+	}
+	for what, read := range map[string]func() ([]byte, error){
+		"the target of the link": func() ([]byte, error) { return os.ReadFile(target) },
+		"the other user's file":  func() ([]byte, error) { return io.ReadAll(held) },
+	} {
+		if text, err := read(); err != nil || string(text) != "old" {
+			t.Errorf("%s has %q, %v", what, text, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 4 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	got := make(chan string)
+	go func() {
+		text, _ := os.ReadFile(pipe)
+		got <- string(text)
+	}()
+	if _, _, err := ipoibd(t, "capture", "--control", path, "--write", pipe); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-got; !strings.HasPrefix(text, "file of") {
+		t.Errorf("the pipe got %q", text)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(pipe, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = os.ReadFile(pipe) }()
+		if _, _, err := ipoibd(t, "capture", "--control", path, "--write", pipe); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+			t.Errorf("another user's pipe: %v", err)
+		}
 	}
 }
 

@@ -18,7 +18,8 @@ func installCNICommand() *cobra.Command {
 		Use:   "install-cni DIRECTORY",
 		Short: "Install this program as the CNI plugin ipoibd",
 		Long: "Copy this program into the directory of the container runtime's CNI plugins, usually\n" +
-			"/opt/cni/bin, under the name ipoibd. It replaces an earlier copy atomically.",
+			"/opt/cni/bin, under the name ipoibd. It creates the directory, and replaces an earlier\n" +
+			"copy atomically.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("install-cni takes one directory, as in 'ipoibd install-cni /opt/cni/bin'")

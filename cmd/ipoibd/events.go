@@ -60,10 +60,10 @@ func eventsCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd)
-	cmd.Flags().BoolVar(&follow, "follow", false, "keep printing new entries until the daemon exits")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new entries until the daemon exits")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON, one object a line; durations in seconds")
-	bindName(cmd, &iface, "interface", "show only entries of this interface")
-	bindName(cmd, &device, "device", "show only entries of this device")
+	bindName(cmd, &iface, "interface", "", "show only entries of this interface")
+	bindName(cmd, &device, "device", "", "show only entries of this device")
 	return cmd
 }
 

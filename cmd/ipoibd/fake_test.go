@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -62,7 +63,7 @@ func (f *fake) Reload(context.Context) (report.Reload, error) {
 	return f.reload, f.take("reload", "")
 }
 
-func (f *fake) Add(_ context.Context, definition []byte) (report.Reload, error) {
+func (f *fake) Add(_ context.Context, definition []byte, _ *os.File) (report.Reload, error) {
 	return f.reload, f.take("add", string(definition))
 }
 

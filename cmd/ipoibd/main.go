@@ -101,7 +101,7 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
-		runCommand(), doctorCommand(), statusCommand(), topCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		runCommand(), doctorCommand(), bugReportCommand(), statusCommand(), topCommand(), peersCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
 		captureCommand(), pingCommand(), resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(), installCNICommand(),
 	)
 	for _, cmd := range root.Commands() {
@@ -176,9 +176,12 @@ func versionCommand() *cobra.Command {
 }
 
 func deleteCommand() *cobra.Command {
-	return &cobra.Command{
+	var ifExists bool
+	cmd := &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Delete an interface that a daemon left behind",
+		Short: "Delete an interface that a daemon left behind, or that was added at run time",
+		Long: "Delete an interface that a daemon left behind. If a daemon answers on the control\n" +
+			"socket, and the interface was added to it at run time, the daemon removes it.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("delete takes the name of one interface, as in 'ipoibd delete ib0'")
@@ -186,14 +189,24 @@ func deleteCommand() *cobra.Command {
 			return nil
 		},
 		ValidArgsFunction: completion(netdevs),
-		RunE: func(_ *cobra.Command, args []string) error {
-			err := link.Delete(args[0])
-			if errors.Is(err, link.ErrOwned) {
-				return fmt.Errorf("%w: stop it first", err)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q := &control.RemoveRequest{Interface: args[0]}
+			if control.Post(cmd.Context(), socket(cmd), q) == nil {
+				return q.Err()
 			}
-			return err
+			switch err := link.Delete(args[0]); {
+			case errors.Is(err, link.ErrOwned):
+				return fmt.Errorf("%w: stop it first", err)
+			case ifExists && errors.Is(err, link.ErrNotFound):
+				return nil
+			default:
+				return err
+			}
 		},
 	}
+	bindControl(cmd)
+	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed if there is no such interface")
+	return cmd
 }
 
 // bindControl adds the flag of a command that talks to a running daemon.
@@ -206,8 +219,9 @@ func socket(cmd *cobra.Command) string { return cmd.Flag("control").Value.String
 
 // bindName adds the flag "interface" or "device", whose values are the names that the
 // daemon knows.
-func bindName(cmd *cobra.Command, into *string, flag, usage string) {
-	cmd.Flags().StringVar(into, flag, "", usage)
+// The shorthand may be empty.
+func bindName(cmd *cobra.Command, into *string, flag, shorthand, usage string) {
+	cmd.Flags().StringVarP(into, flag, shorthand, "", usage)
 	completeFlag(cmd, flag, func() []string {
 		names, _ := known(cmd, flag) // without a daemon, no name is completed
 		return names

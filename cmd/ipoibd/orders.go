@@ -38,8 +38,8 @@ func resetCommand() *cobra.Command {
 		},
 		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
 	}
-	bindName(cmd, &q.Interface, "interface", "interface to reset, for qp and cq (default: the only one)")
-	bindName(cmd, &q.Device, "device", "device to reset, for device (default: the only one)")
+	bindName(cmd, &q.Interface, "interface", "", "interface to reset, for qp and cq (default: the only one)")
+	bindName(cmd, &q.Device, "device", "", "device to reset, for device (default: the only one)")
 	return order(cmd, &q, func() (text, on string) {
 		on = q.Interface + q.Device
 		return verbs[q.Scope] + on, on
@@ -56,7 +56,7 @@ func recoverCommand() *cobra.Command {
 			"fails if the device is open; use 'ipoibd reset device' to reset it.",
 		Args: noArgs,
 	}
-	bindName(cmd, &q.Device, "device", "device to retry (default: the only one)")
+	bindName(cmd, &q.Device, "device", "", "device to retry (default: the only one)")
 	return order(cmd, &q, func() (text, on string) { return "retrying device " + q.Device, q.Device })
 }
 

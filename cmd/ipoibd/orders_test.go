@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/link"
 )
 
 // Each command gives the daemon one order and prints the effect.
@@ -149,6 +151,22 @@ func TestWait(t *testing.T) {
 				t.Errorf("%s: %v, want %q", c.args, err, c.want)
 			}
 		})
+	}
+}
+
+// The daemon removes an interface that was added to it. Any other, and one that does not exist, is not its matter.
+func TestDelete(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	if _, _, err := ipoibd(t, "delete", "--control", path, "nope0"); err != nil || !slices.Equal(f.taken(), []string{"remove nope0"}) {
+		t.Errorf("added at run time: %v", err)
+	}
+	f.err = control.ErrNotFound
+	if _, _, err := ipoibd(t, "delete", "--control", path, "nope0"); !errors.Is(err, link.ErrNotFound) {
+		t.Errorf("it does not exist: %v", err)
+	}
+	if _, _, err := ipoibd(t, "delete", "--control", path, "--if-exists", "nope0"); err != nil {
+		t.Errorf("--if-exists: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/signal"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,13 +69,32 @@ func pingCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd)
-	bindName(cmd, &p.request.Interface, "interface", "interface to send from (default: the only one)")
-	cmd.Flags().IntVar(&p.count, "count", 5, "number of requests, 0: until interrupted; with --sweep, the number for each size")
-	cmd.Flags().DurationVar(&p.interval, "interval", time.Second, "time between two requests")
-	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for an answer")
-	cmd.Flags().IntVar(&p.request.Size, "size", 56, "size of a request in bytes, from 12 to the MTU; it corresponds to that of an IP packet")
+	bindName(cmd, &p.request.Interface, "interface", "I", "interface to send from (default: the only one)")
+	cmd.Flags().IntVarP(&p.count, "count", "c", 5, "number of requests, 0: until interrupted; with --sweep, the number for each size")
+	p.interval, timeout = time.Second, 2*time.Second
+	cmd.Flags().VarP((*interval)(&p.interval), "interval", "i", "time between two requests; a number without a unit is in seconds")
+	cmd.Flags().VarP((*interval)(&timeout), "timeout", "W", "how long to wait for an answer; a number without a unit is in seconds")
+	cmd.Flags().IntVarP(&p.request.Size, "size", "s", 56, "size of a request in bytes, from 12 to the MTU; it corresponds to that of an IP packet")
 	cmd.Flags().BoolVar(&sweep, "sweep", false, "try sizes up to the MTU, without pauses")
 	return cmd
+}
+
+// interval is a flag with a duration, such as 200ms; like ping(8), it also takes seconds, such as 0.2.
+type interval time.Duration
+
+func (i *interval) String() string { return time.Duration(*i).String() }
+
+// Type implements pflag.Value.
+func (*interval) Type() string { return "duration" }
+
+// Set implements pflag.Value.
+func (i *interval) Set(text string) error {
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		text += "s"
+	}
+	d, err := time.ParseDuration(text)
+	*i = interval(d)
+	return err
 }
 
 // results are the outcomes of requests.

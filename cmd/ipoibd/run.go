@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -33,6 +35,7 @@ type runFlags struct {
 	remove, allowFaults bool
 	takeOver            bool
 	sandbox             bool
+	user                string
 	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
@@ -59,7 +62,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, programs, err := f.confine(s.cfg)
+			confined, programs, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -110,7 +113,7 @@ func runCommand() *cobra.Command {
 
 // confine loads the eBPF programs and enters the sandbox, by which the program starts again. It returns
 // no sandbox if there is to be none, and no programs if they are not needed.
-func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs, error) {
+func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
 	needs := f.needs(cfg)
 	load := func() (c sandbox.Carried) {
 		if needs.Filters == 0 {
@@ -124,6 +127,9 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs,
 		return sandbox.Carried{Descriptors: fds}
 	}
 	if !cfg.Sandbox {
+		if userChosen {
+			return nil, nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
+		}
 		programs, err := openPrograms(load())
 		return nil, programs, err
 	}
@@ -137,7 +143,7 @@ func (f *runFlags) confine(cfg *config.Config) (*sandbox.Sandbox, *bpf.Programs,
 			return nil, nil, err
 		}
 	}
-	confined, err := sandbox.Enter(needs, load)
+	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }, load)
 	if err == nil {
 		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
@@ -161,6 +167,36 @@ func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {
 		return nil, nil
 	}
 	return bpf.Open(loaded.Descriptors)
+}
+
+// runAs returns the user as whom the daemon runs if root starts it; nil: root.
+func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) (*sandbox.User, error) {
+	name := f.user
+	if !chosen {
+		// Without udev, only root may open the TUN device.
+		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
+			return nil, nil
+		}
+		// A daemon is taken over by one of the same user.
+		if info, err := os.Lstat(cfg.Control); err == nil && f.takeOver {
+			giver, err := osuser.LookupId(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
+			if err != nil {
+				return nil, err
+			}
+			name = giver.Username
+		}
+	}
+	if name == "root" {
+		return nil, nil
+	}
+	found, err := sandbox.LookupUser(name)
+	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--user: %w", err)
+	}
+	return found, nil
 }
 
 // needs returns what the daemon needs for a configuration.
@@ -204,6 +240,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.sandbox, "sandbox", true, "give up all privileges that the configuration does not need")
+	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; without such a user, or with root, stay root")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.takeOver, "take-over", false, "continue the interfaces of the daemon that answers on the control socket, without an interruption; without one, start as usual")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
@@ -224,6 +261,7 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
 	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
+	fs.BoolVar(&d.Force, "force", d.Force, "reset a real HCA even while other programs have it open, which then lose it")
 	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
 	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
@@ -255,6 +293,9 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	cfg, err := config.Load(f.file)
 	if _, wrong := errors.AsType[config.Mistakes](err); wrong {
 		return nil, err
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: the user as whom the daemon runs (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)

@@ -74,6 +74,7 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	case c.held:
 		return c.CQ.Poll(nil)
 	}
+	c.dev.hang("poll_cq")
 	n, err := c.CQ.Poll(wc)
 	switch {
 	case c.silent():

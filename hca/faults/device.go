@@ -45,7 +45,28 @@ type port struct{ down, noGID, noPKey bool }
 
 // Wrap returns a device into which faults can be injected. The wrapper then owns dev.
 func Wrap(dev hca.Device, opts Options) *Device {
-	return &Device{Device: dev, opts: opts, qps: map[hca.QPN]*QP{}, hangs: make(chan struct{})}
+	d := New(opts)
+	d.Device = dev
+	return d
+}
+
+// New returns a wrapper without a device. Until Open has succeeded, only Inject, Planned, Clear and
+// Release may be called.
+func New(opts Options) *Device {
+	return &Device{opts: opts, qps: map[hca.QPN]*QP{}, hangs: make(chan struct{})}
+}
+
+// Open opens the device with open, unless a fault of open_device fires. One that hangs ends with
+// ErrIO. The wrapper then owns the device.
+func (d *Device) Open(open func() (hca.Device, error)) error {
+	if d.hang(openDevice) {
+		return wrap(openDevice, hca.ErrIO)
+	}
+	err := d.enter(openDevice)
+	if err == nil {
+		d.Device, err = open()
+	}
+	return err
 }
 
 // Inject adds a pending fault, or applies it immediately if its occasion is Inject itself.

@@ -15,7 +15,9 @@
 //	cq_small                                     | CreateCQ
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
-//	verb_hangs, verb_hangs_forever               | a verb that may block, named by Fault.Verb or any
+//	verb_*                                       | a verb that may block, named by Fault.Verb or any;
+//	                                             | a post or a poll, if Fault.Verb names it
+//	event_lost                                   | an event, also an injected one
 //	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself; if After is not 0,
 //	                                             | a request is posted
 //
@@ -37,6 +39,9 @@
 //	swallowed_send     | (one completion is lost)
 //	verb_hangs         | Device.Release
 //	verb_hangs_forever | never ends, not even with a reset
+//	verb_eio           | (one verb fails)
+//	verb_enomem        | (one verb fails)
+//	event_lost         | (one event is lost)
 //	device_fatal       | never ends: posts fail, and verbs that allocate, change or query
 //	unplug             | as device_fatal, and no completions are delivered
 //	port_down          | port_up; the port reports that it is down, traffic continues

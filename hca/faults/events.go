@@ -45,14 +45,14 @@ func (q *eventQueue) pop(cancel context.CancelFunc) (hca.AsyncEvent, bool) {
 func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	for {
 		inner, cancel := context.WithCancel(ctx)
-		if ev, ok := d.queue.pop(cancel); ok {
-			cancel()
-			return ev, nil
+		ev, ok := d.queue.pop(cancel)
+		var err error
+		if !ok {
+			ev, err = d.Device.NextEvent(inner)
 		}
-		ev, err := d.Device.NextEvent(inner)
 		injected := inner.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err == nil || !injected {
+		if err == nil && !(d.busy.Load() && d.fireOne(EventLost)) || err != nil && !injected {
 			return ev, err
 		}
 	}

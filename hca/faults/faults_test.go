@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -300,11 +301,63 @@ func TestVerbHangsForever(t *testing.T) {
 	})
 }
 
-// Every verb that may block can be made to hang.
+// A verb fails as often as ordered, with the error of the kind.
+func TestVerbFails(t *testing.T) {
+	for kind, want := range map[faults.Kind]error{faults.VerbEIO: hca.ErrIO, faults.VerbENOMEM: hca.ErrNoMemory} {
+		bubble(t, func(r *rig) {
+			r.inject(faults.Fault{Kind: kind, Verb: "query_port", Count: 2})
+			for _, want := range []error{want, want, nil} {
+				_, err := r.dev.QueryPort(1)
+				r.wantErr(err, want, "query port")
+			}
+		})
+	}
+}
+
+// An opening fails, or succeeds with the faults that were planned before.
+func TestOpen(t *testing.T) {
+	soft, _ := openSoft(t, memfabric.New(1), "eth0", rigAddr)
+	open := func() (hca.Device, error) { return soft, nil }
+	dev := faults.New(faults.Options{})
+	for _, f := range []faults.Fault{{Kind: faults.VerbEIO, Verb: "open_device"}, {Kind: faults.VerbENOMEM, Verb: "query_port"}} {
+		if err := dev.Inject(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := dev.Open(open); !errors.Is(err, hca.ErrIO) {
+		t.Errorf("first opening: %v", err)
+	}
+	if err := dev.Open(open); err != nil {
+		t.Errorf("second opening: %v", err)
+	}
+	if _, err := dev.QueryPort(1); !errors.Is(err, hca.ErrNoMemory) {
+		t.Errorf("query port: %v", err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// One event is lost, the next one is delivered.
+func TestEventLost(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.EventLost})
+		r.inject(faults.Fault{Kind: faults.PortDown})
+		r.inject(faults.Fault{Kind: faults.PortUp})
+		if ev, err := r.dev.NextEvent(context.Background()); err != nil || ev.Type != hca.EventPortActive {
+			t.Errorf("%v, %v, want the second event", ev, err)
+		}
+	})
+}
+
+// Every verb that may block can be made to hang, and so can posts and polls.
 func TestEveryVerbHangs(t *testing.T) {
 	bubble(t, func(r *rig) {
 		group := hca.GIDFromAddr(rigAddr.Next())
 		calls := map[string]func(){
+			"open_device": func() {
+				_ = r.dev.Open(func() (hca.Device, error) { r.Error("opened after it has hung"); return nil, nil })
+			},
 			"query_port":   func() { _, _ = r.dev.QueryPort(1) },
 			"alloc_pd":     func() { _ = have(r.dev.AllocPD())(r).Close() },
 			"dealloc_pd":   func() { _ = have(r.dev.AllocPD())(r).Close() },
@@ -319,6 +372,9 @@ func TestEveryVerbHangs(t *testing.T) {
 			"attach_mcast": func() { _ = r.qp.AttachMulticast(hca.MulticastGroup{MGID: group}) },
 			"detach_mcast": func() { _ = r.qp.DetachMulticast(hca.MulticastGroup{MGID: group}) },
 			"close_device": func() { _ = r.dev.Close() },
+			"post_send":    func() { _, _ = r.qp.PostSend(nil) },
+			"post_recv":    func() { _, _ = r.qp.PostRecv(nil) },
+			"poll_cq":      func() { _, _ = r.send.Poll(nil) },
 		}
 		if len(calls) != len(faults.Verbs()) {
 			r.Errorf("%d verbs can hang, want %d", len(faults.Verbs()), len(calls))

@@ -28,6 +28,9 @@ const (
 	DeafReceive                  // a QP's receives stop completing
 	VerbHangs                    // a verb does not return until the device is reset
 	VerbHangsForever             // a verb never returns, not even after a reset
+	VerbEIO                      // a verb returns ErrIO
+	VerbENOMEM                   // a verb returns ErrNoMemory
+	EventLost                    // an asynchronous event is not delivered
 	DeviceFatal                  // DEVICE_FATAL; the device returns ErrIO
 	Unplug                       // like DeviceFatal, and the device is gone
 	PortDown                     // PORT_ERR; the port reports that it is down
@@ -41,7 +44,8 @@ const (
 var names = [NumKind]string{
 	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
 	"recv_bad_key", "reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small", "swallowed_send", "completions_stop",
-	"deaf_receive", "verb_hangs", "verb_hangs_forever", "device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
+	"deaf_receive", "verb_hangs", "verb_hangs_forever", "verb_eio", "verb_enomem", "event_lost",
+	"device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
 }
 
 func (k Kind) String() string {
@@ -74,7 +78,7 @@ func ParseKind(name string) (Kind, error) {
 func (k Kind) instant() bool { return k >= DeviceFatal && k < NumKind }
 
 // OfVerb reports whether a fault of this kind may name a verb.
-func (k Kind) OfVerb() bool { return k == VerbHangs || k == VerbHangsForever }
+func (k Kind) OfVerb() bool { return k >= VerbHangs && k <= VerbENOMEM }
 
 // toErr reports whether the fault itself moves the QP to ERR.
 func (k Kind) toErr() bool { return k >= SendErrorErr && k <= RecvFlushErr }

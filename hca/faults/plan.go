@@ -12,7 +12,7 @@ type Fault struct {
 	Kind  Kind
 	After int    // number of occasions to skip
 	Count int    // number of times to fire; 0 means 1; at most 1024 for an instant kind
-	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any
+	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any that may block
 }
 
 func (f *Fault) check() error {
@@ -53,7 +53,7 @@ func (p *plan) add(f Fault) error {
 // fire counts an occasion of a kind and reports whether a fault fires. For a kind that is
 // OfVerb, verb is the called verb.
 func (p *plan) fire(k Kind, verb string) bool {
-	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == "" || f.Verb == verb) })
+	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == verb || f.Verb == "" && !direct(verb)) })
 	if i < 0 {
 		return false
 	}

@@ -8,7 +8,7 @@ import (
 
 // PostSend implements [hca.QP].
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
-	switch busy, err := q.dev.applyPending(len(wrs)); {
+	switch busy, err := q.dev.applyPending("post_send", len(wrs)); {
 	case err != nil:
 		return 0, err
 	case busy:
@@ -19,7 +19,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 
 // PostRecv implements [hca.QP].
 func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	switch busy, err := q.dev.applyPending(len(wrs)); {
+	switch busy, err := q.dev.applyPending("post_recv", len(wrs)); {
 	case err != nil:
 		return 0, err
 	case busy:
@@ -37,7 +37,7 @@ type queue struct {
 
 // PostSend implements [hca.Queue].
 func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
-	if _, err := q.dev.applyPending(len(wrs)); err != nil {
+	if _, err := q.dev.applyPending("post_send", len(wrs)); err != nil {
 		return 0, err
 	}
 	return q.Queue.PostSend(wrs)
@@ -45,7 +45,7 @@ func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
 
 // PostRecv implements [hca.Queue].
 func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if _, err := q.dev.applyPending(len(wrs)); err != nil {
+	if _, err := q.dev.applyPending("post_recv", len(wrs)); err != nil {
 		return 0, err
 	}
 	return q.Queue.PostRecv(wrs)
@@ -88,9 +88,10 @@ func (q *QP) spoilRecvs(wrs []hca.RecvWR) (out []hca.RecvWR, fired []int) {
 }
 
 // applyPending fires the pending instant faults, for which each of n posted requests is an
-// occasion. It reports whether other faults are pending, and returns hca.ErrIO if the device
-// is unplugged.
-func (d *Device) applyPending(n int) (busy bool, err error) {
+// occasion, and those that make the post hang. It reports whether other faults are pending, and
+// returns hca.ErrIO if the device is unplugged.
+func (d *Device) applyPending(verb string, n int) (busy bool, err error) {
+	d.hang(verb)
 	if !d.busy.Load() { // before everything else: it is the case without faults
 		n = 0
 	}

@@ -18,7 +18,7 @@ func TestInjectUnderLoad(t *testing.T) {
 	stop := make(chan struct{})
 	wg.Go(func() {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		harmful := []faults.Kind{faults.CQOverrun, faults.CompletionsStop, faults.VerbHangs, faults.VerbHangsForever, faults.DeviceFatal, faults.Unplug}
+		harmful := []faults.Kind{faults.CQOverrun, faults.CompletionsStop, faults.VerbHangs, faults.VerbHangsForever, faults.VerbEIO, faults.VerbENOMEM, faults.DeviceFatal, faults.Unplug}
 		for range 500 {
 			k := faults.Kind(rnd.IntN(int(faults.NumKind)))
 			if !slices.Contains(harmful, k) {

@@ -6,29 +6,49 @@ import (
 	"ipoibd/hca"
 )
 
-// verbs are the verbs that can be made to hang.
+// verbs are the verbs that can be made to hang. Those that release objects cannot be made to fail.
 var verbs = []string{
-	"query_port", "alloc_pd", "dealloc_pd", "create_cq", "destroy_cq", "reg_mr", "create_ah",
+	openDevice, "query_port", "alloc_pd", "dealloc_pd", "create_cq", "destroy_cq", "reg_mr", "create_ah",
 	"create_qp", "destroy_qp", "modify_qp", "query_qp", "attach_mcast", "detach_mcast", "close_device",
+	"post_send", "post_recv", "poll_cq",
 }
+
+// direct reports whether a verb must not block, and so hangs only if a fault names it.
+func direct(verb string) bool { return verb == "post_send" || verb == "post_recv" || verb == "poll_cq" }
 
 // Verbs returns the possible values of Fault.Verb, named as in libibverbs without the
 // prefix.
 func Verbs() []string { return slices.Clone(verbs) }
 
+const openDevice = "open_device"
+
 // enter starts a verb that allocates, changes or queries.
 func (d *Device) enter(verb string) error {
 	d.hang(verb)
-	if d.gone.Load() {
+	switch {
+	case d.gone.Load(), d.fails(VerbEIO, verb):
 		return wrap(verb, hca.ErrIO)
+	case d.fails(VerbENOMEM, verb):
+		return wrap(verb, hca.ErrNoMemory)
 	}
 	return nil
 }
 
-// hang blocks the caller if a fault fires for the verb, until Release or forever.
-func (d *Device) hang(verb string) {
+func (d *Device) fails(k Kind, verb string) bool {
 	if !d.busy.Load() {
-		return
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer d.recount()
+	return d.plan.fire(k, verb)
+}
+
+// hang blocks the caller if a fault fires for the verb, until Release or forever. It returns
+// whether it has blocked.
+func (d *Device) hang(verb string) bool {
+	if !d.busy.Load() {
+		return false
 	}
 	d.mu.Lock()
 	fired, hangs := d.plan.fire(VerbHangs, verb), (<-chan struct{})(d.hangs)
@@ -40,6 +60,7 @@ func (d *Device) hang(verb string) {
 	if fired {
 		<-hangs
 	}
+	return fired
 }
 
 func wrap(verb string, err error) error {

@@ -16,10 +16,13 @@ type Options struct {
 	// resolution of the neighbour; 0 means 5 s.
 	AHTimeout time.Duration
 	// HostTimeout is how long verbs may take that wait for this machine in addition to
-	// the device: registering memory, which finds and pins pages, and query_port, for
-	// which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
+	// the device: registering memory, which finds and pins pages, and query_port,
+	// for which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
 	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 0 means 5 s.
 	HostTimeout time.Duration
+	// OpenTimeout is how long opening the device may take, which pins memory and waits for
+	// the initialization of the driver; 0 means 10 s.
+	OpenTimeout time.Duration
 	// AHStuck is an upper bound for the delay that a peer can cause in the creation
 	// of an address handle, far above the time of any resolution; 0 means 1 minute. A
 	// creation that takes longer counts as stuck in the device.
@@ -39,6 +42,7 @@ const (
 	DefaultVerbTimeout = time.Second
 	DefaultAHTimeout   = 5 * time.Second
 	DefaultHostTimeout = 5 * time.Second
+	DefaultOpenTimeout = 10 * time.Second
 	DefaultAHStuck     = time.Minute
 	DefaultMaxStuck    = 16
 )
@@ -52,6 +56,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HostTimeout <= 0 {
 		o.HostTimeout = DefaultHostTimeout
+	}
+	if o.OpenTimeout <= 0 {
+		o.OpenTimeout = DefaultOpenTimeout
 	}
 	if o.AHStuck <= 0 {
 		o.AHStuck = DefaultAHStuck
@@ -88,6 +95,8 @@ type Device struct {
 	releases  []*object                     // to close in the backend: closed for their callers, and not in use
 	releasing bool                          // releaseQueued runs
 	inside    int                           // calls in the backend, plus 1 until it has released the device
+	hanging   int                           // of these, those that were abandoned with Abandon
+	kept      []*object                     // to close in the backend once no call hangs
 	zombie    bool                          // counted in Options.Zombies
 }
 

@@ -45,16 +45,21 @@
 // for longer than Options.AHStuck. After that time it counts among the other verbs, and a
 // new peer gets its place.
 //
+// [Open] gives open_device a limit in the same way. An opening that is abandoned counts as a zombie.
+//
 // The timeout is measured in quarters. A stall of this process, however long, consumes at
 // most one quarter, so it is not mistaken for a freeze of the device. Posts, Poll, Arm,
-// Wait and Wake are called directly, because they do not wait for hardware.
+// Wait and Wake are called directly, because they do not wait for hardware. If one of them
+// hangs nevertheless, its caller hangs too. Whoever waits for the caller gives the call up with
+// [Device.Abandon].
 //
 // # Releasing
 //
 // In the healthy state the result of a release is that of the backend (ErrBusy). In the
 // failed state an object is closed for its caller immediately. One goroutine then closes
 // the backend's objects, each after its children are closed and the verbs on it have
-// returned. [Device.Close] waits for that goroutine for at most VerbTimeout.
+// returned. [Device.Close] waits for that goroutine for at most VerbTimeout. While a post or a
+// method of a CQ hangs, it closes nothing, because the call may use any object and any memory.
 //
 // If the backend hangs, the device remains a zombie, which keeps its threads and its
 // memory. [Zombies] counts the zombies of an HCA; while there are too many, the owner

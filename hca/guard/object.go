@@ -126,6 +126,15 @@ func (d *Device) queueRelease(o *object) {
 		return
 	}
 	o.deferred = false
+	if d.hanging > 0 {
+		d.kept = append(d.kept, o)
+		return
+	}
+	d.queue(o)
+}
+
+// queue closes o in the backend in the background. Device.mu is held.
+func (d *Device) queue(o *object) {
 	d.releases = append(d.releases, o)
 	if !d.releasing {
 		d.releasing = true

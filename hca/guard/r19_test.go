@@ -365,3 +365,26 @@ func TestR19StuckEvents(t *testing.T) {
 		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0, "guard_late_answers": 1})
 	})
 }
+
+// A post that hangs and was given up may use any object and any memory. So the backend releases nothing
+// before it has returned, and the device is a zombie until then.
+func TestR19NothingIsReleasedWhileAPostHangs(t *testing.T) {
+	bubble(t, guard.Options{}, func(r *rig) {
+		first, second := r.dev.Abandon(), r.dev.Abandon()
+		r.close()
+		for _, returns := range []func(){func() {}, first} {
+			returns()
+			synctest.Wait()
+			if closed := r.fake.released(); len(closed) != 0 {
+				t.Errorf("released %v", closed)
+			}
+		}
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 2, "guard_verbs_stuck": 1, "guard_late_answers": 1, "guard_zombies": 1})
+		second()
+		synctest.Wait()
+		if closed := r.fake.released(); len(closed) != len(r.all()) {
+			t.Errorf("released %v", closed)
+		}
+		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0, "guard_late_answers": 2, "guard_zombies": 0})
+	})
+}

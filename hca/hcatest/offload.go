@@ -157,6 +157,9 @@ func lsoImpossible(b *bench) {
 		"ICMP":            func(wr *hca.SendWR) { wr.LSO.Header[hca.EncapLen+9] = 1 },
 		"SYN":             func(wr *hca.SendWR) { wr.LSO.Header = syn.message()[:syn.headerLen()] },
 		"UDP without USO": func(wr *hca.SendWR) { wr.LSO.Header = udp.message()[:udp.headerLen()] },
+		"too many segments": func(wr *hca.SendWR) {
+			wr.LSO.MSS, wr.SGList = 1, []hca.SGE{x.tx.SGE(0, hca.MaxLSOSegments+1)}
+		},
 		"above MaxTSO": func(wr *hca.SendWR) {
 			all := x.tx.SGE(0, len(x.tx.Bytes()))
 			wr.SGList = []hca.SGE{all, all}

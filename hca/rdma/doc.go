@@ -12,14 +12,15 @@
 //	verbs interface                           | /sys/class/infiniband_verbs
 //	notification of changes                   | uevents of both classes, rdma netlink's
 //	                                          | notifications (Linux 6.12 and later)
-//	users of a device                         | /proc/PID/fd, rdma netlink:
-//	                                          | RDMA_NLDEV_CMD_RES_QP_GET
+//	users of a device                         | rdma netlink: RDMA_NLDEV_CMD_RES_CTX_GET and
+//	                                          | RDMA_NLDEV_CMD_RES_PD_GET; names: /proc/PID/comm
 //
 // The list comes from netlink, because sysfs still shows a device whose removal waits for
 // its users. Soft-RoCE, for example, cannot remove a device while it is in use: it waits
 // until the last descriptor of the verbs interface is closed. The uevent of the verbs
 // interface therefore announces the removal, and every process that has the interface open
-// must then close it.
+// must then close it. A process that has opened the interface but no context of the device
+// is not among the users; no program that uses libibverbs does that for long.
 //
 // # Network namespaces
 //

@@ -10,11 +10,11 @@ import (
 )
 
 // harmless reports whether a link cannot form a loop, which fstest.MapFS would follow
-// forever: a link from a class to a device, as in sysfs, or from a process's descriptor.
+// forever: a link from a class to a device, as in sysfs.
 func harmless(name, target string) bool {
 	inside, device := strings.CutPrefix(target, "../../devices/")
 	class := strings.HasPrefix(name, "class/") && strings.Count(name, "/") == 2
-	return class && device && fs.ValidPath(inside) || strings.Contains(name, "/fd/") && strings.HasPrefix(target, "/")
+	return class && device && fs.ValidPath(inside)
 }
 
 // load returns the tree that a fixture describes in lines of "FILE = TEXT" and

@@ -3,11 +3,8 @@ package rdma
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,98 +13,114 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is a user of a device: a process that has its verbs interface open, or a part of the
+// User is a user of a device: a process that has a context of it open, or a part of the
 // kernel.
 type User struct {
-	PID  int // 0: the kernel
-	Name string
+	PID  int    // 0: a part of the kernel, or a process without a PID here
+	Name string // of the process's program or the part of the kernel; empty: unknown
 }
 
 func (u User) String() string {
-	if u.PID == 0 {
+	switch {
+	case u.PID != 0:
+		return fmt.Sprintf("%s (pid %d)", cmp.Or(u.Name, "a process"), u.PID)
+	case u.Name != "":
 		return "the kernel's " + u.Name
 	}
-	return fmt.Sprintf("%s (pid %d)", u.Name, u.PID)
+	return "a process that cannot be seen from here, such as one of another PID namespace"
 }
 
-// Users returns the users of the device that the caller may see: processes of its PID
-// namespace, those of other users only with CAP_SYS_PTRACE. It reads all of /proc. The error
-// wraps [hca.ErrNoMemory] if processes may be missing because descriptors or memory ran out.
-func Users(d Device) ([]User, error) {
-	proc := &noting{FS: os.DirFS("/proc")}
-	users := holders(proc, d.Verbs)
-	kernel, err := kernelUsers(d.Index)
-	return append(users, kernel...), errors.Join(err, proc.noted())
+// tracked is a kind of resource that the kernel tracks (drivers/infiniband/core/restrack.c):
+// the command that lists those of a device, and the attributes of the list and of an entry
+// (rdma_netlink.h). The kernel lists those of all processes to any caller, and does not ask
+// the device for either kind, so a device that hangs does not delay the answer.
+type tracked struct {
+	command      int
+	table, entry uint16
 }
 
-// holders returns the processes with a descriptor of a verbs interface.
-func holders(proc fs.FS, verbs string) (out []User) {
-	if verbs == "" {
-		return nil
-	}
-	entries, _ := fs.ReadDir(proc, ".")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && holds(proc, e.Name(), verbs) {
-			out = append(out, User{pid, cmp.Or(optional(proc, e.Name(), "comm"), "a process")})
-		}
-	}
-	return out
-}
-
-// holds reports whether a process has the interface open. The path of /dev does not matter,
-// and the device node may already be deleted.
-func holds(proc fs.FS, pid, verbs string) bool {
-	dir := path.Join(pid, "fd")
-	fds, _ := fs.ReadDir(proc, dir)
-	return slices.ContainsFunc(fds, func(fd fs.DirEntry) bool {
-		target, err := fs.ReadLink(proc, path.Join(dir, fd.Name()))
-		return err == nil && strings.HasSuffix(strings.TrimSuffix(target, " (deleted)"), "/infiniband/"+verbs)
-	})
-}
-
-// Commands and attributes of rdma_netlink.h.
-const (
-	cmdResQPGet   = 10
-	attrResQP     = 19
-	attrResQPItem = 20
-	attrResKern   = 29
+var (
+	contexts = tracked{22, 86, 87} // RDMA_NLDEV_CMD_RES_CTX_GET, since Linux 5.14
+	domains  = tracked{14, 46, 47} // RDMA_NLDEV_CMD_RES_PD_GET: every user of the kernel has a protection domain
 )
+
+// Attributes of an entry. That of a process without a PID in the caller's PID namespace, such
+// as one that has ended and left the context to a child, has neither.
+const (
+	attrResPID  = 28
+	attrResKern = 29
+)
+
+// Processes returns the processes that have a context of a device open. Each is the process
+// that opened the context, even if another one has inherited it. It does not block.
+func Processes(d Device) ([]User, error) {
+	users, err := contexts.users(d)
+	if err != nil {
+		return nil, fmt.Errorf("%w; Linux before 5.14 cannot list them", err)
+	}
+	return users, nil
+}
 
 // management is the kernel's own user of the queue pairs 0 and 1 of every device
 // (drivers/infiniband/core/mad.c).
 const management = "ib_core"
 
-// kernelUsers returns the parts of the kernel, except management, that have queue pairs on a
-// device.
-func kernelUsers(index uint32) ([]User, error) {
-	req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|cmdResQPGet, unix.NLM_F_DUMP)
-	req.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, binary.NativeEndian.AppendUint32(nil, index)))
+// Users returns the processes and the parts of the kernel that use a device, except
+// management. It does not block.
+func Users(d Device) ([]User, error) {
+	users, err := Processes(d)
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := domains.users(d)
+	if err != nil {
+		return users, err
+	}
+	for _, u := range kernel {
+		if u.PID == 0 && u.Name != "" && u.Name != management {
+			users = append(users, u)
+		}
+	}
+	return users, nil
+}
+
+// users returns the users that have such resources of a device, sorted, each once.
+func (t tracked) users(d Device) ([]User, error) {
+	req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|t.command, unix.NLM_F_DUMP)
+	req.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, binary.NativeEndian.AppendUint32(nil, d.Index)))
 	msgs, err := req.Execute(unix.NETLINK_RDMA, 0)
 	if err != nil {
-		return nil, linkError("list queue pairs", err)
+		return nil, linkError("list the users of "+d.Name, err)
 	}
-	var names []string
-	for _, m := range msgs {
-		names = append(names, kernelNames(m)...)
-	}
-	slices.Sort(names)
 	var out []User
-	for _, n := range slices.Compact(names) {
-		if n != management {
-			out = append(out, User{Name: n})
+	for _, m := range msgs {
+		out = append(out, t.parse(m)...)
+	}
+	slices.SortFunc(out, func(a, b User) int { return cmp.Or(cmp.Compare(a.PID, b.PID), strings.Compare(a.Name, b.Name)) })
+	out = slices.Compact(out)
+	proc := os.DirFS("/proc")
+	for i := range out {
+		if u := &out[i]; u.PID != 0 {
+			u.Name = optional(proc, strconv.Itoa(u.PID), "comm")
 		}
 	}
 	return out, nil
 }
 
-// kernelNames returns the kernel names of the queue pairs in a message. Queue pairs of
-// processes have none.
-func kernelNames(msg []byte) (out []string) {
-	for _, table := range nested(msg, attrResQP) {
-		for _, qp := range nested(table, attrResQPItem) {
-			for _, name := range nested(qp, attrResKern) {
-				out = append(out, strings.TrimRight(string(name), "\x00"))
+// parse returns the user of each entry of a message. Users that are processes have no name.
+func (t tracked) parse(msg []byte) (out []User) {
+	for _, table := range nested(msg, t.table) {
+		for _, entry := range nested(table, t.entry) {
+			var u User
+			for _, pid := range nested(entry, attrResPID) {
+				if len(pid) >= 4 {
+					u.PID = int(binary.NativeEndian.Uint32(pid))
+				}
 			}
+			for _, name := range nested(entry, attrResKern) {
+				u.Name = strings.TrimRight(string(name), "\x00")
+			}
+			out = append(out, u)
 		}
 	}
 	return out

@@ -10,28 +10,16 @@ import (
 	"github.com/vishvananda/netlink/nl"
 )
 
-func TestHolders(t *testing.T) {
-	proc := load(`
-1/comm = init
-1/fd/0 -> /dev/null
-20/comm = ib_send_bw
-20/fd/3 -> /dev/infiniband/uverbs0
-21/comm = ibv_rc_pingpong
-21/fd/4 -> /dev/infiniband/uverbs01
-22/comm = late
-22/fd/5 -> /var/lib/container/dev/infiniband/uverbs0 (deleted)
-23/fd/5 -> /dev/infiniband/uverbs0
-self/fd/5 -> /dev/infiniband/uverbs0
-`)
-	want := []User{{20, "ib_send_bw"}, {22, "late"}, {23, "a process"}}
-	if got := holders(proc, "uverbs0"); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	if got := holders(proc, ""); got != nil {
-		t.Errorf("without an interface: %v", got)
-	}
-	if got := fmt.Sprint(want[0], User{Name: "nvme_rdma"}); got != "ib_send_bw (pid 20) the kernel's nvme_rdma" {
-		t.Error(got)
+func TestUserString(t *testing.T) {
+	for want, u := range map[string]User{
+		"ib_send_bw (pid 20)":    {20, "ib_send_bw"},
+		"a process (pid 20)":     {20, ""},
+		"the kernel's nvme_rdma": {0, "nvme_rdma"},
+		"a process that cannot be seen from here, such as one of another PID namespace": {},
+	} {
+		if got := fmt.Sprint(u); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
@@ -44,33 +32,39 @@ func table(typ uint16, inner ...*nl.RtAttr) *nl.RtAttr {
 	return a
 }
 
-func queuePairs() []byte {
-	name := func(s string) *nl.RtAttr { return nl.NewRtAttr(attrResKern, nl.ZeroTerminated(s)) }
-	pid := nl.NewRtAttr(28, binary.NativeEndian.AppendUint32(nil, 7))
+// listOf returns a message with resources of a part of the kernel, of a process, and of a
+// process without a PID.
+func listOf(kind tracked) []byte {
+	name := nl.NewRtAttr(attrResKern, nl.ZeroTerminated("nvme_rdma"))
+	pid := nl.NewRtAttr(attrResPID, binary.NativeEndian.AppendUint32(nil, 7))
+	other := nl.NewRtAttr(65, []byte{1, 0, 0, 0}) // RDMA_NLDEV_ATTR_RES_CTXN
 	return bytes.Join([][]byte{
 		nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, []byte{1, 0, 0, 0}).Serialize(),
-		table(attrResQP, table(attrResQPItem, name("ib_core")), table(attrResQPItem, pid), table(attrResQPItem, name("nvme_rdma"))).Serialize(),
+		table(kind.table, table(kind.entry, name), table(kind.entry, other, pid), table(kind.entry, other)).Serialize(),
 	}, nil)
 }
 
-func TestKernelNames(t *testing.T) {
-	msg := queuePairs()
-	if got, want := kernelNames(msg), []string{"ib_core", "nvme_rdma"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	for n := range msg {
-		if got := kernelNames(msg[:n]); len(got) > 2 {
-			t.Errorf("%d bytes: %q, want 2 names at most", n, got)
+// A process in whose PID namespace the caller is not has no PID, and is a user like any other.
+func TestParseResources(t *testing.T) {
+	for _, kind := range []tracked{contexts, domains} {
+		msg := listOf(kind)
+		if got, want := kind.parse(msg), []User{{0, "nvme_rdma"}, {7, ""}, {}}; !slices.Equal(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		for n := range msg {
+			if got := kind.parse(msg[:n]); len(got) > 3 {
+				t.Errorf("%d bytes: %+v, want 3 users at most", n, got)
+			}
 		}
 	}
 }
 
-func FuzzKernelNames(f *testing.F) {
-	f.Add(queuePairs())
+func FuzzParseResources(f *testing.F) {
+	f.Add(listOf(contexts))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		total := 0
-		for _, n := range kernelNames(msg) {
-			total += len(n)
+		for _, u := range contexts.parse(msg) {
+			total += len(u.Name)
 		}
 		if total > len(msg) {
 			t.Fatalf("%d bytes of names in %d", total, len(msg))

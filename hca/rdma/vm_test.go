@@ -3,11 +3,14 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 )
@@ -70,6 +73,23 @@ func hold(t *testing.T, d Device) *os.File {
 	return f
 }
 
+// openContext opens a context on a verbs interface (IB_USER_VERBS_CMD_GET_CONTEXT,
+// include/uapi/rdma/ib_user_verbs.h).
+func openContext(t *testing.T, f *os.File) {
+	t.Helper()
+	var response [8]byte // async_fd, num_comp_vectors
+	pin := runtime.Pinner{}
+	pin.Pin(&response)
+	defer pin.Unpin()
+	cmd := binary.NativeEndian.AppendUint32(nil, 0)   // the command
+	cmd = binary.NativeEndian.AppendUint16(cmd, 16/4) // words of the request
+	cmd = binary.NativeEndian.AppendUint16(cmd, 8/4)  // words of the response
+	cmd = binary.NativeEndian.AppendUint64(cmd, uint64(uintptr(unsafe.Pointer(&response))))
+	_, err := f.Write(cmd)
+	must(t, err)
+	t.Cleanup(func() { must(t, os.NewFile(uintptr(binary.NativeEndian.Uint32(response[:])), "async").Close()) })
+}
+
 func TestVMList(t *testing.T) {
 	d := add(t)
 	if d.Parent != netdev(t) || d.NodeType != nodeCA || d.PCIAddr == "" {
@@ -93,9 +113,10 @@ func TestVMUsers(t *testing.T) {
 		t.Errorf("users of an unused device: %v, %v", users, err)
 	}
 	f := hold(t, d)
+	openContext(t, f)
 	users, err := Users(d)
 	must(t, err)
-	if len(users) != 1 || users[0].PID != os.Getpid() {
+	if len(users) != 1 || users[0].PID != os.Getpid() || users[0].Name == "" {
 		t.Errorf("users while this process holds the device: %v", users)
 	}
 	must(t, f.Close())

@@ -31,6 +31,19 @@
 // from the frame's checksum field instead. That field must hold the sum of the frame's
 // pseudo-header, as the kernel leaves it for the device (CHECKSUM_PARTIAL).
 //
+// # Differences from Linux
+//
+// The tests of package ud/vnet compare with the kernel's GSO. Except for the following, the
+// segments are bit for bit the same:
+//
+//   - Linux repeats URG and the urgent pointer in each segment. Since the pointer counts from the
+//     segment's own sequence number, that would declare other data urgent. Its TCP never sends
+//     such frames.
+//   - Linux adds the fields of a segment to the frame's checksum field, so an error in that field
+//     recurs in each segment. Here the field is ignored, as an HCA ignores it.
+//   - Linux also cuts a frame with SYN or RST, and a fragment. No host sends one, and cutting it
+//     would multiply connection requests or yield fragments that overlap.
+//
 // # Limits
 //
 // [Plan.Cut] refuses fragments, IPv6 extension headers other than hop-by-hop options, destination

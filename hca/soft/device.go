@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
@@ -83,9 +82,6 @@ func Open(cfg Config) (*Device, error) {
 		d.cfg.GUID = GUIDOf(state.MAC)
 	}
 	d.attr = deviceAttr(cfg.Name, d.cfg.GUID)
-	if l := wire.Limits(); l.MaxSegs > 1 {
-		d.attr.TSOUnit, d.attr.TSOOverhead = l.MaxBytes, roce.HeaderLen+roce.MaxPad+roce.ICRCLen
-	}
 	d.slow.port.become(&state, cfg.StandardMTU)
 	d.setEnv(softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),

@@ -193,11 +193,12 @@ func TestPostRefusesRequests(t *testing.T) {
 	r.up(hca.QPRTS)
 	two := []hca.SGE{r.txSGE(0, 1), r.txSGE(1, 1)}
 	for name, wr := range map[string]hca.SendWR{
-		"list":             {SGList: two},
-		"QPN":              {UD: hca.UDDest{QPN: 1 << 24}},
-		"large send":       {LSO: hca.LSO{Header: []byte("no header"), MSS: 100}},
-		"negative MSS":     {LSO: hca.LSO{Header: tcpHeader, MSS: -1}},
-		"too large a send": {LSO: hca.LSO{Header: tcpHeader, MSS: 100}, SGList: []hca.SGE{r.txSGE(0, MaxTSO+1)}},
+		"list":              {SGList: two},
+		"QPN":               {UD: hca.UDDest{QPN: 1 << 24}},
+		"large send":        {LSO: hca.LSO{Header: []byte("no header"), MSS: 100}},
+		"negative MSS":      {LSO: hca.LSO{Header: tcpHeader, MSS: -1}},
+		"too many segments": {LSO: hca.LSO{Header: tcpHeader, MSS: 1}, SGList: []hca.SGE{r.txSGE(0, hca.MaxLSOSegments+1)}},
+		"too large a send":  {LSO: hca.LSO{Header: tcpHeader, MSS: 100}, SGList: []hca.SGE{r.txSGE(0, MaxTSO+1)}},
 	} {
 		if err := r.PostSend(&wr, ahTo(peer4)); !errors.Is(err, hca.ErrInvalid) {
 			t.Errorf("%s: %v, want %v", name, err, hca.ErrInvalid)

@@ -29,7 +29,7 @@ func deviceAttr(name string, a *cDeviceAttr) hca.DeviceAttr {
 	}
 	if out.MaxSGE >= 2+cutSGEs {
 		out.MaxSGE -= cutSGEs
-		out.IPCsum, out.MaxTSO, out.USO = true, maxTSO, true
+		out.IPCsum, out.MaxTSO, out.USO, out.TSOEntries = true, maxTSO, true, true
 	}
 	return out
 }

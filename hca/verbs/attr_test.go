@@ -25,7 +25,7 @@ func TestDeviceAttr(t *testing.T) {
 	got := deviceAttr("mlx5_0", &c)
 	want := hca.DeviceAttr{
 		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 29, MaxCQE: 400, MaxQueues: 1,
-		IPCsum: true, MaxTSO: 1 << 16, USO: true,
+		IPCsum: true, MaxTSO: 1 << 16, USO: true, TSOEntries: true,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -45,7 +45,7 @@ func TestDeviceAttrShortLists(t *testing.T) {
 		want   hca.DeviceAttr
 	}{
 		{cDeviceAttr{max_sge: 2, device_cap_flags: 1 << 18}, hca.DeviceAttr{Transport: hca.TransportHardware, MaxSGE: 2, MaxQueues: 1}},
-		{cDeviceAttr{max_sge: 3}, hca.DeviceAttr{Transport: hca.TransportHardware, MaxSGE: 2, MaxQueues: 1, IPCsum: true, MaxTSO: 1 << 16, USO: true}},
+		{cDeviceAttr{max_sge: 3}, hca.DeviceAttr{Transport: hca.TransportHardware, MaxSGE: 2, MaxQueues: 1, IPCsum: true, MaxTSO: 1 << 16, USO: true, TSOEntries: true}},
 	} {
 		if got := deviceAttr("", &tt.device); got != tt.want {
 			t.Errorf("%d entries: %+v, want %+v", tt.device.max_sge, got, tt.want)

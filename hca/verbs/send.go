@@ -25,7 +25,7 @@ const cutSGEs = 1
 var (
 	errLSO      = fmt.Errorf("%w: the device has too few scatter/gather entries for large sends", hca.ErrInvalid)
 	errTooLarge = fmt.Errorf("%w: large send of more than %d bytes", hca.ErrInvalid, maxTSO)
-	errTooMany  = fmt.Errorf("%w: large send of more segments than the send queue has entries", hca.ErrInvalid)
+	errTooMany  = fmt.Errorf("%w: large send of more than %d segments, or than the send queue has entries", hca.ErrInvalid, hca.MaxLSOSegments)
 	errIPCsum   = fmt.Errorf("%w: the device fills in no checksums (IBV_DEVICE_UD_IP_CSUM)", hca.ErrInvalid)
 	errAH       = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
 	errNoRoom   = fmt.Errorf("%w: too few completions have been polled", hca.ErrQueueFull)
@@ -221,7 +221,7 @@ func (s *sender) cut(wr *hca.SendWR) error {
 	if err := s.plan.Cut(wr.LSO.Header, hca.EncapLen, size, wr.LSO.MSS); err != nil {
 		return fmt.Errorf("%w: %w", hca.ErrInvalid, err)
 	}
-	if s.plan.Segments() > s.q.spec.SendWRs {
+	if s.plan.Segments() > min(hca.MaxLSOSegments, s.q.spec.SendWRs) {
 		return errTooMany
 	}
 	return nil

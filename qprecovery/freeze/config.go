@@ -22,7 +22,7 @@ type Config struct {
 	Quiet      time.Duration // without progress before a probe is sent
 	ProbeLimit time.Duration // without progress of a probe; see the package documentation
 	Probes     int           // consecutive probes without an answer
-	RoundLimit time.Duration // for a round of a pump; afterwards it counts as hanging in a verb
+	RoundLimit time.Duration // for a round of a pump; afterwards it may hang in a post or a poll
 }
 
 func (c Config) normal() Config {

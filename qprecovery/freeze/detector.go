@@ -15,6 +15,7 @@ type Detector struct {
 	waiting  time.Time // since when sends have been waiting or refused; zero if neither
 	receives progress
 	probe    probe
+	events   events
 }
 
 // progress tracks a count.
@@ -38,7 +39,7 @@ func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 // Restart makes the detector start over, for a rebuilt queue pair. Probe
 // numbers continue, so that an old probe is not mistaken for a new one.
 func (d *Detector) Restart() {
-	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}}
+	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}, events: events{total: d.events.total, lost: d.events.lost}}
 }
 
 // NextDeadline returns when the next sample is due, or false if it is due at
@@ -50,19 +51,26 @@ func (d *Detector) NextDeadline() (time.Time, bool) {
 // Step judges a sample taken at now, which must not decrease. It does not block
 // and keeps no reference to s.
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
-	stalled := !d.last.IsZero() && now.Sub(d.last) > d.conf.MaxGap
+	gap := now.Sub(d.last)
+	stalled := !d.last.IsZero() && gap > d.conf.MaxGap
 	if stalled || d.last.IsZero() {
 		d.works = time.Time{}
 	}
 	d.last = now
+	d.events.tardy = d.events.tardy || gap > d.conf.Interval*3/2
 	d.update(now, s)
+	out := Decision{}
 	switch {
 	case d.suspected:
-		return Decision{}
 	case stalled:
-		return Decision{Kind: Poll}
+		out.Kind = Poll
+	case d.events.suspect():
+		return Decision{Kind: Suspect, EventsLost: true, Since: now}
+	default:
+		out = d.judge(now, s)
 	}
-	return d.judge(now, s)
+	d.events.decided(out.Kind == Poll, d.probe.polled.Equal(now))
+	return out
 }
 
 // update updates the detector's state. All times start over when the queue pair
@@ -73,13 +81,14 @@ func (d *Detector) update(now time.Time, s *Sample) {
 	switch {
 	case !s.working():
 		d.works = time.Time{}
+		d.events.received(false)
 		return
 	case d.works.IsZero() || blocked:
 		d.works, d.waiting, d.probe.asked = now, time.Time{}, time.Time{}
 		d.sends, d.receives = progress{s.Completed, now}, progress{s.Received, now}
 		d.refused = s.Refused
 	}
-	d.receives.update(now, s.Received)
+	d.events.received(d.receives.update(now, s.Received))
 	if d.sends.update(now, s.Completed) {
 		d.refused = s.Refused
 	}

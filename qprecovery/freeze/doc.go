@@ -23,10 +23,20 @@
 // when half of ProbeLimit has passed, the detector requests polls, and judges the probe only
 // after both pumps have completed a round that began later. If that takes longer than
 // ProbeLimit, the probe's time starts over. A pump that completes no such round for RoundLimit
-// counts as hanging in a verb.
+// makes the detector suspect a freeze as well: it may hang in a post or a poll. The rung that follows
+// halts it, and finds out.
 //
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
+//
+// # Lost events
+//
+// If an interrupt or an event queue of the device is dead, completions arrive, but their events do not.
+// Then probes are answered only once the detector has requested polls, and packets wait as long as
+// that: up to about half a second. If receives are found so three times in a row, and never by an event in
+// between, events are suspected to be lost. It does not count if a sample was late since the probe
+// was requested, or if the pumps did not run at once when they were asked to: then they may have got the
+// event, and waited for a processor.
 //
 // # Exceptions
 //
@@ -42,7 +52,7 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default, and a pump that hangs in a verb within RoundLimit more. The time starts when
+// by default, and a pump that hangs in a post or a poll within RoundLimit more. The time starts when
 // the first send that does not complete is posted, or at the last receive. After a stall of
 // the daemon, a full wire or a port that was down, it starts when that has ended.
 //
@@ -56,4 +66,8 @@
 // completion is not a freeze: the completion of the next send, perhaps of a probe,
 // accounts for it. A verb that does not return is detected where it was called
 // (hca/guard).
+//
+// A probe does not touch the wire: the HCA delivers a message to its own queue pair inside. So a device
+// that works except for its port, which sends or receives nothing although it is ACTIVE, is not detected,
+// here or by the proof.
 package freeze

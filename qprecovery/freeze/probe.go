@@ -24,6 +24,7 @@ func (d *Detector) sendProbe(now time.Time) Decision {
 	p.number++
 	p.tries++
 	p.asked, p.sent, p.polled = now, time.Time{}, time.Time{}
+	d.events.tardy = false
 	return Decision{Kind: SendProbe, Probe: p.number}
 }
 

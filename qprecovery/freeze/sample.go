@@ -32,7 +32,7 @@ const (
 	Nothing   Kind = iota
 	Poll           // make both pumps begin a round
 	SendProbe      // send Decision.Probe from the queue pair to itself; a probe that cannot be posted counts as unanswered
-	Suspect        // the queue pair seems to have frozen; reported once
+	Suspect        // the queue pair seems to have frozen, which is reported once, or events are lost
 )
 
 // Decision is the action that the caller must take. Each field except Kind belongs to
@@ -42,4 +42,7 @@ type Decision struct {
 	Probe uint64    // SendProbe: its number
 	Deaf  bool      // Suspect: the last probe was sent but not received; if false, it was not sent
 	Since time.Time // Suspect: when the queue pair was last known to work
+	// EventsLost, of Suspect: the queue pair works, but only polls find what it has received. It is
+	// reported again and again while that lasts.
+	EventsLost bool
 }

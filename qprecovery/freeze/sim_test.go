@@ -32,6 +32,8 @@ type device struct {
 	// completes. With refuses, it refuses every send.
 	stopped, deaf, loseProbe, full, refuses bool
 	blocked                                 bool     // the wire accepts nothing
+	eventless                               bool     // receives are found by polls only
+	hidden                                  uint64   // receives that were not found yet
 	starved                                 bool     // the pumps wait for a processor
 	asked                                   []uint64 // probes that starved pumps have not posted
 }
@@ -49,7 +51,7 @@ func (v *device) tick(step time.Duration) {
 	v.credit += v.rate * step.Seconds()
 	v.complete()
 	if v.peers && !v.deaf {
-		v.received++
+		v.receive()
 	}
 	if v.traffic {
 		v.post(0)
@@ -73,13 +75,27 @@ func (v *device) complete() {
 		}
 		v.probed = probe
 		if !v.deaf && !v.loseProbe {
-			v.received++
+			v.receive()
 		}
 		v.loseProbe = false
 	}
 	if len(v.waiting) == 0 {
 		v.credit = 0
 	}
+}
+
+// receive completes a receive, which the pump finds by an event or by a poll.
+func (v *device) receive() {
+	v.hidden++
+	if !v.eventless {
+		v.find()
+	}
+}
+
+// find makes the pump find what was received.
+func (v *device) find() {
+	v.received += v.hidden
+	v.hidden = 0
 }
 
 func (v *device) post(probe uint64) {
@@ -110,6 +126,7 @@ func (v *device) run(d *Detector, step, length time.Duration, until Kind) (Decis
 			v.asked = append(v.asked, got.Probe)
 		case got.Kind == Poll && !v.starved:
 			v.rounds++
+			v.find()
 		}
 		if got.Kind == until && until != Nothing {
 			return got, v.now.Sub(began)

@@ -34,8 +34,10 @@
 //     reset that was cut short. Any process that can reset the device takes the lock and
 //     leads that reset to its end. A hand-over by a process that lacks the privilege to
 //     reset is the same: it records the wish and releases the lock.
-//  4. The leader never resets while another process holds the shared lock. After the grace
-//     period it ends the attempt with [OutcomeHeld].
+//  4. The leader never resets while another process holds the shared lock, or, without taking
+//     part in the locks, has the device open ([Kernel.Foreign]). After the grace period it ends
+//     the attempt with [OutcomeHeld]. Then no process waits any longer for its own users either
+//     ([Ended.Abandon], R14).
 //
 // # States
 //
@@ -57,11 +59,13 @@
 //	waiting   | gathering | and the intent lock is ours           | write wanted
 //	using     | releasing | the intent says wanted or resetting   | Release
 //	using     | leading   | Want, and the intent lock is ours; or | write wanted, Release
-//	          |           | one grace period after a reset that   |
-//	          |           | was cut short, or that removed the    |
-//	          |           | device, could not be completed        |
+//	          |           | the device was not opened for some    |
+//	          |           | time after a reset that was cut short |
+//	using     | using     | Opened, the record says Begun, and    | write that it has not begun
+//	          |           | the intent lock is ours               |
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
-//	gathering | resetting | the exclusive lock is ours            | write resetting, Reset
+//	gathering | resetting | the exclusive lock is ours, and no    | write resetting, Reset
+//	          |           | other process has the device open     |
 //	gathering | using     | the grace period is over              | write held_by_process, Ended
 //	using     | using     | Want; the intent lock is never ours   | Ended, reset_failed
 //	gathering | using     | the exclusive lock is never ours      | write reset_failed, Ended
@@ -72,6 +76,15 @@
 // A process whose reset affects no other process (the software HCA, or a device with
 // `reset: none`) takes the same steps without the intent and the exclusive lock
 // ([Config.Exclusive]). It still releases the device for resets by others.
+//
+// # A reset that was cut short
+//
+// If the leader dies while it resets the device, or cannot bring it back, the record says so
+// ([Record.Begun]). Where other processes wait for the end of that reset, one of them completes
+// it at once. Otherwise the processes try to open the device. If one of them succeeds, nothing is
+// left of the reset, and the record is void: the device was brought back, or the leader died
+// before it removed it. If none succeeds, one of them completes the reset after the grace
+// period, and, if that fails, again after two of them, and then after four each time.
 //
 // # Trust in the record
 //
@@ -86,9 +99,9 @@
 //
 // A leader that is stopped blocks the others until it continues or ends; they report it
 // ([Silent]). A process that is stopped while it holds the device makes the resets of others
-// fail. The locks do not protect processes that do not use them. If no process has the
-// privilege to reset, a reset that had begun ends for the processes that wait, and the next
-// process that has it completes the reset ([Record.Begun]).
+// fail. A program that takes no part in the locks loses the device if it opens it after the
+// last check. If no process has the privilege to reset, a reset that had begun ends for the
+// processes that wait, and the next process that has it completes the reset ([Record.Begun]).
 //
 // The kernel closes the descriptors of a process that dies one after the other, today those
 // with the highest numbers first. The locks are opened before the device, so they are

@@ -13,8 +13,10 @@ import (
 // interleaving of their system calls that the budgets allow, breadth first over canonical
 // states. Each process may die or stop between any two calls and has its own clock. The
 // test checks that
-//   - no reset begins while another process has the device open or resets it;
+//   - no reset begins while another process has the device open or resets it, not even a
+//     program that takes no part in the locks;
 //   - no process opens the device while another one resets it;
+//   - no process closes a device that works because a reset was cut short;
 //   - a process abandons its users, or gives up on others, only after the grace period;
 //   - the user alternately gets Release and Ended;
 //   - every state leads to rest without further mishaps. At rest every running process
@@ -34,8 +36,14 @@ func TestR11R15R16Explore(t *testing.T) {
 		{"two/both want", "ee", budget{wants: 2}},
 		{"two/both die", "ee", budget{wants: 1, deaths: 2, restarts: 1}},
 		{"two/stop", "ee", budget{wants: 1, stops: 1}},
-		{"two/denied", "ee", budget{wants: 1, denials: 2, fails: 1}},
+		{"two/denied", "ee", budget{wants: 1, denials: 2}},
+		{"two/denied, fail", "ee", budget{wants: 1, denials: 1, fails: 1}},
 		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
+		{"one/program", "e", budget{wants: 2, deaths: 1, restarts: 1, programs: 3}},
+		{"one/return", "e", budget{wants: 1, fails: 1, deaths: 1, restarts: 1, returns: 1, programs: 1}},
+		{"two/return", "ee", budget{wants: 1, fails: 1, returns: 1}},
+		{"two/program", "ee", budget{wants: 1, fails: 1, programs: 2}},
+		{"two/program, die", "EE", budget{wants: 1, deaths: 1, programs: 1}},
 		{"two/leave", "ee", budget{wants: 1, leaves: 2, restarts: 1}},
 		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
 		{"two/remove", "EE", budget{wants: 2, removals: 1}},
@@ -73,6 +81,12 @@ func TestExploreFindsMistakes(t *testing.T) {
 			m.become(StateResetting, m.now)
 			m.emit(Reset{})
 		}, "EE", budget{wants: 1}, "has the device open"},
+		{"does not look for programs", StateGathering, Look, func(m *Machine, _ Event) {
+			if ours, _ := m.k.Exclude(); ours {
+				m.become(StateResetting, m.now)
+				m.emit(Reset{})
+			}
+		}, "E", budget{wants: 1, programs: 1}, "a program has the device open"},
 		{"abandons its users at once", StateUsing, Want, func(m *Machine, ev Event) {
 			m.want(ev)
 			m.deadline = m.now
@@ -84,6 +98,7 @@ func TestExploreFindsMistakes(t *testing.T) {
 				m.k.Disclaim()
 			}
 		}, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"takes no notice that the device works", StateUsing, Opened, nil, "E", budget{wants: 1, fails: 1, returns: 1}, "closes a device that works"},
 		{"does not read the intent again", StateWaiting, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"does not notice requests", StateUsing, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"opens the device before the reset has ended", StateWaiting, Look, func(m *Machine, _ Event) {

@@ -10,6 +10,10 @@ const (
 	DefaultGrace = 60 * time.Second // R14
 	DefaultLimit = 30 * time.Second // a reset that takes 300 times its 100 ms is stuck
 
+	// retryMost is the longest pause between two tries to complete a reset, in grace periods:
+	// each try may keep a device closed for one of them.
+	retryMost = 4
+
 	tryEvery     = 10 * time.Millisecond // a tenth of the time a reset usually takes
 	pollEvery    = time.Second           // finds a lost event, or a leader that died
 	orphanPolls  = 3
@@ -46,6 +50,9 @@ type Kernel interface {
 	Exclude() (ours bool, err error)
 	// Drop unlocks use.
 	Drop()
+	// Foreign reports whether a process that takes no part in the locks has the device open,
+	// or may have it open. The exclusive lock is ours.
+	Foreign() bool
 	// Holders names the processes that have the device open.
 	Holders() string
 }
@@ -68,7 +75,8 @@ const (
 	Look     Kind = iota // the intent file may have changed, or a deadline has passed
 	Want                 // the user requests a reset
 	Released             // the user holds nothing of the device
-	Done                 // the reset returned; OutcomeDenied: nothing was done, for lack of permission
+	Done                 // the reset returned; OutcomeDenied, OutcomeHeld: nothing was done
+	Opened               // the user has opened the device, so nothing is left of a reset that was cut short
 	Close                // this process ends; the user holds nothing, and no reset is under way
 	numKind
 )
@@ -87,6 +95,9 @@ type (
 		ID      ID
 		Outcome Outcome
 		Detail  string
+		// Abandon is that of Reset, for a reset that another process held up for the grace
+		// period: this process no longer waits for its users either.
+		Abandon bool
 	}
 	// Reset resets the device. The answer is [Done].
 	Reset struct {
@@ -134,7 +145,7 @@ func (s State) Leads() bool { return s >= StateLeading }
 var table = [numState][numKind]func(*Machine, Event){
 	StateReleasing: {Look: (*Machine).follow, Released: (*Machine).leave},
 	StateWaiting:   {Look: (*Machine).follow},
-	StateUsing:     {Look: (*Machine).look, Want: (*Machine).want},
+	StateUsing:     {Look: (*Machine).look, Want: (*Machine).want, Opened: (*Machine).opened},
 	StateLeading:   {Look: (*Machine).release, Released: (*Machine).release, Close: (*Machine).quit},
 	StateGathering: {Look: (*Machine).gather, Close: (*Machine).quit},
 	StateResetting: {Look: (*Machine).timeOut, Want: (*Machine).refuse, Done: (*Machine).done},
@@ -149,11 +160,14 @@ type Machine struct {
 	rec     Record // as last read or written
 	id      ID     // of the last reset that was reported to the user
 	pending bool   // its end was not reported yet
-	used    bool   // the user has been allowed to open the device
+	works   bool   // the user has opened the device since the last reset
 	wants   bool   // the user asked for a reset, which no process leads yet
 
+	retry time.Duration // from a try to complete a reset to the next one; 0: there was none
+
+	abandon bool // the users of this process have not released the device for the last reset
+
 	// Of the reset that this process leads.
-	abandon  bool
 	complete bool
 	begun    bool // it was cut short before
 
@@ -240,7 +254,7 @@ func (m *Machine) read() {
 
 // write writes the intent of the reset that this process leads or ends.
 func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
-	if m.conf.Exclusive || m.state <= StateWaiting {
+	if m.conf.Exclusive || !m.state.Leads() {
 		m.rec = Record{Phase: p, Outcome: o, Begun: begun, Number: m.rec.Number, Device: m.conf.Device, Leader: m.conf.Name, Detail: detail}
 		m.k.Write(m.rec)
 	}
@@ -248,7 +262,7 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 
 // askRelease asks the user to release the device.
 func (m *Machine) askRelease() {
-	m.id, m.pending, m.wants = m.id+1, true, false
+	m.id, m.pending, m.wants, m.works, m.abandon = m.id+1, true, false, false, true
 	m.emit(Release{m.id})
 }
 
@@ -256,15 +270,13 @@ func (m *Machine) askRelease() {
 func (m *Machine) end(o Outcome, detail string) {
 	if m.pending {
 		m.pending = false
-		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail})
+		abandon := o == OutcomeHeld && m.abandon
+		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail, abandon})
 	}
 }
 
-// open reports whether the record calls for action: a reset is under way, or an earlier one
-// was cut short and this process, which is starting, can complete it.
-func (m *Machine) open() bool {
-	return m.rec.Phase != PhaseIdle || m.rec.Begun && m.able && !m.used
-}
+// open reports whether a reset is under way.
+func (m *Machine) open() bool { return m.rec.Phase != PhaseIdle }
 
 // follow waits for the end of another process's reset. If the lock is free, the leader has
 // died or is handing the reset over.
@@ -283,7 +295,6 @@ func (m *Machine) follow(Event) {
 		}
 	}
 	if !m.open() && m.k.Share() {
-		m.used = true
 		m.become(StateUsing, time.Time{})
 		m.end(m.rec.Outcome, m.rec.Detail)
 		m.look(Event{}) // rule 2
@@ -308,8 +319,8 @@ func (m *Machine) endOrphan() {
 	}
 }
 
-// look joins the reset of another process. It periodically retries a reset that was cut
-// short and could not be completed because the device was held.
+// look joins the reset of another process. It completes a reset that was cut short, at
+// growing intervals, unless the device works.
 func (m *Machine) look(ev Event) {
 	m.lookAgain()
 	m.read()
@@ -317,12 +328,36 @@ func (m *Machine) look(ev Event) {
 	case m.rec.Phase != PhaseIdle:
 		m.become(StateReleasing, time.Time{})
 		m.askRelease()
-	case m.wants, m.rec.Begun && m.due():
+	case m.wants:
 		m.want(ev)
-	case !m.rec.Begun || !m.able:
+	case !m.rec.Begun:
+		m.deadline, m.retry = time.Time{}, 0
+	case m.works:
+		m.void()
+	case !m.able:
 		m.deadline = time.Time{}
+	case m.due():
+		m.want(ev)
 	case m.deadline.IsZero():
-		m.deadline = m.now.Add(m.conf.Grace)
+		m.retry = max(m.conf.Grace, min(2*m.retry, retryMost*m.conf.Grace))
+		m.deadline = m.now.Add(m.retry)
+	}
+}
+
+func (m *Machine) opened(ev Event) {
+	m.works = true
+	m.look(ev)
+}
+
+// void ends the record of a reset that was cut short, because the device works (R21). If
+// another process holds the intent lock, look tries again.
+func (m *Machine) void() {
+	m.deadline = time.Time{}
+	if ours, _ := m.k.Claim(); ours {
+		if m.read(); m.rec.Phase == PhaseIdle {
+			m.write(PhaseIdle, m.rec.Outcome, false, m.rec.Detail)
+		}
+		m.k.Disclaim()
 	}
 }
 
@@ -369,6 +404,7 @@ func (m *Machine) lead() {
 
 func (m *Machine) leave(ev Event) {
 	if ev.ID == m.id {
+		m.abandon = false
 		m.k.Drop()
 		m.become(StateWaiting, time.Time{})
 		m.follow(ev)
@@ -378,18 +414,22 @@ func (m *Machine) leave(ev Event) {
 // release proceeds once the users in this process have released the device. After the grace
 // period it abandons those that have not.
 func (m *Machine) release(ev Event) {
-	m.abandon = ev.Kind != Released
-	if m.abandon && m.due() || !m.abandon && ev.ID == m.id {
+	if ev.Kind == Released && ev.ID == m.id {
+		m.abandon = false
+	}
+	if !m.abandon || m.due() {
 		m.become(StateGathering, m.deadline)
 		m.gather(ev)
 	}
 }
 
-// gather resets the device once the other processes have released it.
+// gather resets the device once the other processes have released it, those that take part and
+// those that do not.
 func (m *Machine) gather(Event) {
 	ours, err := true, error(nil)
 	if m.conf.Exclusive {
 		ours, err = m.k.Exclude()
+		ours = ours && !m.k.Foreign()
 	}
 	switch {
 	case ours:
@@ -408,7 +448,7 @@ func (m *Machine) gather(Event) {
 // done ends a reset that has returned. If this process lacks permission, it hands the reset
 // over, unless that has timed out.
 func (m *Machine) done(ev Event) {
-	denied := ev.Outcome == OutcomeDenied
+	denied, held := ev.Outcome == OutcomeDenied, ev.Outcome == OutcomeHeld
 	m.able = m.able && !denied
 	if denied && m.conf.Exclusive && m.pending {
 		m.write(PhaseWanted, "", m.begun, "")
@@ -417,7 +457,7 @@ func (m *Machine) done(ev Event) {
 		m.become(StateWaiting, m.now.Add(orphanPolls*pollEvery))
 		return
 	}
-	m.finish(ev.Outcome, ev.Unfinished || denied && m.begun, ev.Detail)
+	m.finish(ev.Outcome, ev.Unfinished || (denied || held) && m.begun, ev.Detail)
 }
 
 // finish ends the reset that this process leads. It takes the shared lock before it
@@ -426,7 +466,6 @@ func (m *Machine) finish(o Outcome, begun bool, detail string) {
 	m.k.Share()
 	m.write(PhaseIdle, o, begun, detail)
 	m.k.Disclaim()
-	m.used = true
 	m.become(StateUsing, time.Time{})
 	m.end(o, detail)
 	m.look(Event{})

@@ -2,6 +2,7 @@ package reset
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,6 +14,7 @@ const (
 	mNotice                  // it learns that the file has changed
 	mRelease                 // its user has released the device
 	mDone                    // its reset succeeds
+	mOpen                    // its user has opened the device
 	mTick                    // its next deadline comes
 	mWant
 	mFail
@@ -22,11 +24,13 @@ const (
 	mContinue
 	mRestart
 	mLeave
-	mRemove // the files are removed
+	mRemove  // the files are removed
+	mProgram // a program that does not take part opens the device, or closes it
+	mReturn  // an operator brings back the device that a reset has removed
 	numMove
 )
 
-var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave", "remove"}
+var moveNames = [numMove]string{"act", "notice", "release", "done", "open", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave", "remove", "program", "return"}
 
 type move struct {
 	kind moveKind
@@ -56,6 +60,12 @@ func (w *world) possible(k moveKind, i int) bool {
 		return !p.alive && w.have.restarts > 0
 	case mRemove:
 		return i == 0 && w.have.removals > 0
+	case mReturn:
+		resets := slices.ContainsFunc(w.procs, func(p proc) bool { return p.hook && p.exclusive })
+		return i == 0 && w.have.returns > 0 && w.half && !resets
+	case mProgram:
+		busy := slices.ContainsFunc(w.procs, func(p proc) bool { return p.busy || p.hook })
+		return i == 0 && w.have.programs > 0 && !busy && (w.held || !w.half)
 	case mDie:
 		return p.alive && w.have.deaths > 0
 	case mStop:
@@ -78,6 +88,8 @@ func (w *world) possible(k moveKind, i int) bool {
 		return p.asked != 0
 	case mDone:
 		return p.hook
+	case mOpen:
+		return w.opens(i)
 	case mFail:
 		return p.hook && w.have.fails > 0
 	case mDeny:
@@ -140,6 +152,15 @@ func (w *world) do(m move) error {
 		for j := range w.procs {
 			w.procs[j].notice = w.procs[j].alive
 		}
+	case mOpen:
+		p.works = true
+		return w.step(m.proc, Event{Kind: Opened})
+	case mReturn:
+		w.have.returns--
+		w.half = false
+	case mProgram:
+		w.have.programs--
+		w.held = !w.held
 	default: // mTick
 		at, _ := p.m.NextDeadline()
 		p.now = later(p.now, at)

@@ -40,7 +40,7 @@ type story struct {
 	m    *Machine
 	now  time.Time
 	file Record
-	busy map[string]bool // intent, use (held shared by another), use! (held exclusively), removed (the files)
+	busy map[string]bool // intent, use (held shared by another), use! (held exclusively), removed (the files), program (has the device open)
 	out  strings.Builder
 	last string
 	n    int
@@ -95,6 +95,10 @@ func (s *story) do(t *testing.T, command string) {
 				s.file.Phase, s.file.Begun = PhaseResetting, true
 			case "begun":
 				s.file.Begun = true
+			case "other-device":
+				s.file.Device.NodeGUID[7] = 1
+			case "other-means":
+				s.file.Device.Means = "driver"
 			case "unreadable":
 				s.file = Record{}
 			case "idle":
@@ -109,10 +113,14 @@ func (s *story) do(t *testing.T, command string) {
 		s.step(Event{Kind: Want})
 	case "released":
 		s.step(Event{Kind: Released, ID: s.m.id})
-	case "done", "reset_failed", "not_permitted", "no_device":
+	case "done", "reset_failed", "not_permitted", "no_device", "held_by_process":
 		s.step(Event{Kind: Done, Outcome: Outcome(word)})
 	case "unfinished":
 		s.step(Event{Kind: Done, Outcome: OutcomeFailed, Unfinished: true})
+	case "killed":
+		s.m = nil
+	case "opened":
+		s.step(Event{Kind: Opened})
 	case "close":
 		s.step(Event{Kind: Close})
 	case "asleep":
@@ -143,6 +151,9 @@ func (s *story) step(ev Event) {
 		switch a := a.(type) {
 		case Ended:
 			s.printf("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
+			if a.Abandon {
+				s.printf("user: users left behind")
+			}
 		case Reset:
 			s.printf("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
 		default:
@@ -170,11 +181,17 @@ func (k *storyKernel) try(what string, others ...string) bool {
 	return true
 }
 
-func (k *storyKernel) Claim() (bool, error)   { return k.lock("intent", "intent") }
-func (k *storyKernel) Share() bool            { return k.try("use shared", "use!") }
-func (k *storyKernel) Exclude() (bool, error) { return k.lock("use exclusively", "use", "use!") }
-func (k *storyKernel) Disclaim()              { k.printf("unlock intent") }
-func (k *storyKernel) Drop()                  { k.printf("unlock use") }
+func (k *storyKernel) Claim() (bool, error) { return k.lock("intent", "intent") }
+func (k *storyKernel) Share() bool          { return k.try("use shared", "use!") }
+func (k *storyKernel) Exclude() (bool, error) {
+	what := "use exclusively"
+	if k.busy["program"] {
+		what += ", although a program has the device open"
+	}
+	return k.lock(what, "use", "use!")
+}
+func (k *storyKernel) Disclaim() { k.printf("unlock intent") }
+func (k *storyKernel) Drop()     { k.printf("unlock use") }
 
 // lock returns an error while the files are removed.
 func (k *storyKernel) lock(what string, others ...string) (ours bool, err error) {
@@ -185,7 +202,14 @@ func (k *storyKernel) lock(what string, others ...string) (ours bool, err error)
 	return k.try(what, others...), nil
 }
 
-func (k *storyKernel) Holders() string { return "other (pid 2)" }
+func (k *storyKernel) Foreign() bool { return k.busy["program"] }
+
+func (k *storyKernel) Holders() string {
+	if k.busy["program"] {
+		return "program (pid 3)"
+	}
+	return "other (pid 2)"
+}
 
 func (k *storyKernel) Read() Record {
 	k.printf("look: %s", recordText(k.file))

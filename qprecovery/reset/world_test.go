@@ -18,7 +18,7 @@ const (
 )
 
 // budget bounds the mishaps of an exploration.
-type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals int8 }
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals, programs, returns int8 }
 
 // proc is a process with its machine and its user. During a Step of the machine, m is the
 // machine before the Step, and answers holds the answers of the system calls so far.
@@ -34,6 +34,7 @@ type proc struct {
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
 	in             bool      // the user might open it once
+	works          bool      // the user has opened it
 	asked          ID        // the reset for which the user was asked to release the device; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
@@ -54,6 +55,7 @@ type world struct {
 	sets  [2]lockFiles
 	last  int  // the set that is not removed
 	half  bool // the device is half reset
+	held  bool // a program that takes no part in the locks has the device open
 	have  budget
 }
 
@@ -120,14 +122,14 @@ func (w *world) key() [sha256.Size]byte {
 		flags(r.Begun)
 	}
 	h := w.have
-	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals))
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals), int(h.programs), int(h.returns))
 	num(w.last)
 	for i := range w.sets {
 		f := &w.sets[i]
 		num(f.intent, f.excl, int(f.shared))
 		record(&f.file)
 	}
-	flags(w.half)
+	flags(w.half, w.held)
 	for i := range w.procs {
 		p := &w.procs[i]
 		flags(p.alive, p.stopped, p.leaves)
@@ -135,11 +137,12 @@ func (w *world) key() [sha256.Size]byte {
 			continue
 		}
 		m := p.m
-		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.pending, m.wants, m.used, p.former)
+		flags(p.notice, p.open, p.in, p.works, p.asked != 0, p.asked == m.id, p.hook, p.busy)
+		flags(m.able, m.pending, m.wants, m.works, m.abandon && m.pending, p.former)
+		num(int(m.retry / worldGrace))
 		num(int(m.state), p.set)
 		if m.state.Leads() {
-			flags(m.abandon, m.complete, m.begun)
+			flags(m.complete, m.begun)
 			num(int(min(p.now.Sub(p.led), worldGrace)))
 			record(&m.rec) // in the other states it is read before it is used
 		}
@@ -203,6 +206,9 @@ func (w *world) continueStep(i int) error {
 	case !over:
 		p.answers = k.all
 		return nil
+	}
+	if p.works && p.ev.Kind != Want && !p.m.wants && p.m.state == StateUsing && m.state == StateLeading {
+		return fmt.Errorf("process %d closes a device that works in order to complete a reset", i)
 	}
 	p.m, p.busy, p.ev, p.answers = &m, false, Event{}, nil
 	if p.leaves {
@@ -346,6 +352,12 @@ func (k *replay) unlock() {
 	}
 }
 
+// Foreign is no move of its own: a program that opens the device between the answer and the
+// reset is the limit that doc.go states.
+func (k *replay) Foreign() bool {
+	return k.call(true, func() answer { return answer{ok: k.w.held} }).ok
+}
+
 func (k *replay) Holders() string { return "another" }
 
 func (k *replay) Write(r Record) {
@@ -357,7 +369,7 @@ func (k *replay) Write(r Record) {
 		if r.Phase == PhaseWanted {
 			p.led = p.now
 		}
-		if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
+		if r.Outcome == OutcomeHeld && f.file.Phase != PhaseIdle && p.now.Sub(p.led) < worldGrace {
 			k.fail("process %d gives up after %s", k.proc, p.now.Sub(p.led))
 		}
 		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && f.file.Begun && !r.Begun && w.half {
@@ -384,8 +396,11 @@ func (w *world) user(i int, out []Action) error {
 			if p.asked != 0 {
 				return fmt.Errorf("process %d was asked twice to release the device", i)
 			}
-			p.asked = a.ID
+			p.asked, p.works = a.ID, false
 		case Ended:
+			if before := p.asked != 0; a.Abandon != (before && a.Outcome == OutcomeHeld) {
+				return fmt.Errorf("process %d abandons its users: %v, they have not released the device: %v", i, a.Abandon, before)
+			}
 			p.asked, p.in, p.open = 0, true, true
 		case Reset:
 			if err := w.checkReset(i, a); err != nil {
@@ -399,7 +414,16 @@ func (w *world) user(i int, out []Action) error {
 			return fmt.Errorf("process %d opens the device while process %d resets it", i, j)
 		}
 	}
+	if w.opens(i) {
+		return w.do(move{mOpen, i})
+	}
 	return nil
+}
+
+// opens reports whether the user of a process can open the device, which it does at once.
+func (w *world) opens(i int) bool {
+	p := &w.procs[i]
+	return p.open && p.asked == 0 && !p.works && !w.half
 }
 
 func (w *world) checkReset(i int, a Reset) error {
@@ -412,6 +436,8 @@ func (w *world) checkReset(i int, a Reset) error {
 			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
 			return fmt.Errorf("process %d resets the device while it has the device open itself", i)
+		case j == i && w.held && q.exclusive:
+			return fmt.Errorf("process %d resets the device while a program has the device open", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}
@@ -441,7 +467,7 @@ func (w *world) atRest() bool {
 		case p.busy || p.notice || p.hook:
 			return false
 		case blocked:
-		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || p.set != w.last:
+		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || !p.works && !w.half || p.set != w.last:
 			return false
 		}
 	}

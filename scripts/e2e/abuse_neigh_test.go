@@ -168,7 +168,7 @@ func (s *siege) inventPeers() {
 		}
 		s.t.Logf("%d requests sent in %v; of all %d requests", n, time.Since(start).Round(time.Millisecond), sent)
 
-		ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_rx_drop_no_recv", "hca_wire_socket_drops"}
+		ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "rx_drop_slow_path_limit", "hca_rx_drop_no_recv", "hca_wire_socket_drops"}
 		defer func() {
 			for _, name := range append(ends, "neigh_from_fabric", "neigh_peers_evicted") {
 				s.t.Logf("%9d %s", now.of(name), name)

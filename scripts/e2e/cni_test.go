@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
 )
 
 // Pods of two nodes get interfaces from their nodes' daemons, by cnitool and an IPAM plugin of the
@@ -44,7 +45,7 @@ func TestCNI(t *testing.T) {
 	stream, addrs := first.stream(far.host), first.addrs()
 	a.daemon.kill()
 	eventually(t, carrierLimit, "no carrier without a daemon", func() bool { return !first.carrier() })
-	if out, err := first.cnitool("check"); err == nil {
+	if out, err := first.cnitool("check"); err == nil || !strings.Contains(out, "no daemon answers") {
 		t.Errorf("check without a daemon: %s", out)
 	}
 	if code, text := first.refused("STATUS", ifName, a.conf(netFields, "")); code != 51 {
@@ -77,6 +78,89 @@ func TestCNI(t *testing.T) {
 	}
 	a.requireClean(first, second)
 	b.requireClean(far)
+}
+
+// A runtime may name a pod's namespace by a process, in /proc, where the daemon's sandbox lets it open nothing:
+// the plugin passes the namespace. A daemon that is started again cannot open it, and says what to do; DEL
+// and ADD bring the interface back. It goes with the process.
+func TestCNINamespaceOfAProcess(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a := newNodes(t, 1)[0]
+	p := a.newPod(0)
+	process := p.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Process.Kill() }()
+	p.path = fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
+	p.add()
+	p.must("check")
+
+	a.daemon.kill()
+	a.startWithFile(serving)
+	if !strings.Contains(a.daemon.log.String(), "--sandbox=false") {
+		t.Errorf("the log does not say what to do:\n%s", a.daemon.log)
+	}
+	p.daemon = a.daemon
+	p.must("del")
+	p.must("add")
+	p.must("check")
+
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	eventually(t, repairLimit, "the interface is deleted with the process", func() bool { return !p.exists() })
+	p.must("del")
+	a.requireClean(p)
+}
+
+// A pod that may send raw frames, as by default in Docker and containerd, cannot take over the address of
+// another pod: the daemon drops what claims it. With "sourceCheck" off, it can.
+func TestCNIPodCannotClaimAnothersAddress(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nodes := newNodes(t, 2)
+	victim, attacker, far := nodes[0].newPod(0), nodes[0].newPod(1), nodes[1].newPod(0)
+	for _, p := range []*pod{victim, attacker, far} {
+		p.add()
+	}
+	far.waitReaches(victim.host)
+	claim := func() {
+		own := attacker.linkAddr(ifName)
+		raw := newPacketSocket(attacker.host)
+		for _, op := range []uint16{ipoib.ARPRequest, ipoib.ARPReply} {
+			arp := ipoib.EtherARP{Op: op, SHA: own, SPA: addr(victim.ip4()), TPA: addr(victim.ip4())}
+			raw.send(ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, arp.Append(nil)))
+		}
+	}
+	claim()
+	var drops uint64
+	eventually(t, repairLimit, "the claims are dropped", func() bool {
+		drops = 0
+		for _, f := range nodes[0].daemon.status().Interfaces {
+			drops += f.Counters["tx_drop_foreign_source"]
+		}
+		return drops >= 2
+	})
+	for range 5 {
+		far.ping(victim.host)
+	}
+	if drops != 2 {
+		t.Errorf("%d frames were dropped, 2 of them claims", drops)
+	}
+
+	attacker.must("del")
+	if code, text := attacker.refused("ADD", ifName, nodes[0].conf(netFields, `"sourceCheck": false,`)); code != 0 {
+		t.Fatal(text)
+	}
+	eventually(t, repairLimit, "without the check, the claim works", func() bool {
+		claim()
+		return !far.reaches(victim.host)
+	})
 }
 
 // What runtimes do in the wrong order, or not at all: a pod ends without DEL; DEL comes without a

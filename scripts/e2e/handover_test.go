@@ -210,6 +210,19 @@ func endTaker(t *testing.T, control, after string) {
 	}
 }
 
+// givePause is how long a daemon refuses hand-overs after one that has failed although traffic had stopped.
+const givePause = 10 * time.Second
+
+// waitGives waits until the daemon may hand over again, if hand-overs have failed since it logged failed
+// ones. It returns how many it has logged now.
+func (d *daemon) waitGives(failed int) int {
+	now := strings.Count(d.log.String(), "not handed over; this process continues")
+	if now > failed {
+		time.Sleep(givePause)
+	}
+	return now
+}
+
 // upgradeTaker asks for the protocol of a hand-over.
 func upgradeTaker(conn *net.UnixConn) error {
 	if _, err := conn.Write(request("POST", "/v1/hand-over", "Connection: Upgrade\r\nUpgrade: ipoibd-hand-over\r\nContent-Length: 0\r\n")); err != nil {
@@ -240,6 +253,7 @@ func TestHandOverIsCut(t *testing.T) {
 	pingAll(a, b)
 	qpn, changes := a.qp().QPN, a.carrierChanges()
 	p := b.probe(a)
+	failed := 0
 	for _, step := range takerSteps {
 		began := time.Now()
 		endTaker(t, a.daemon.control, step)
@@ -248,6 +262,7 @@ func TestHandOverIsCut(t *testing.T) {
 		if now := a.qp().QPN; now != qpn || a.daemon.gone() {
 			t.Fatalf("after %q, the queue pair has the number %v, was %v\n%s", step, now, qpn, a.daemon.log)
 		}
+		failed = a.daemon.waitGives(failed)
 	}
 	requireRefusals(t, a)
 	if n := a.carrierChanges(); n != changes {
@@ -269,7 +284,9 @@ func TestHandOverIsCut(t *testing.T) {
 			<-a.daemon.exited
 			a.start()
 			a.waitCarrier()
+			failed = 0
 		}
+		failed = a.daemon.waitGives(failed)
 		t.Logf("kill %d of the new process: it owned everything: %v; host 1 reaches host 0 after %v", n, owned, b.waitReaches(a))
 	}
 	for n := range form(6, 60) { // the old process is killed, possibly when it has ended already

@@ -3,12 +3,15 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,8 +74,8 @@ func TestSandbox(t *testing.T) {
 		{nil, []int{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}, "CAP_NET_ADMIN CAP_NET_RAW"},
 		{
 			[]string{"--ebpf=false", "--lanes", "2", "--follow"},
-			[]int{unix.CAP_CHOWN, unix.CAP_NET_BROADCAST, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN},
-			"CAP_CHOWN CAP_NET_BROADCAST CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_ADMIN",
+			[]int{unix.CAP_NET_BROADCAST, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN},
+			"CAP_NET_BROADCAST CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_ADMIN",
 		},
 	} {
 		a.join(append(c.args, "--remove")...)
@@ -81,17 +84,121 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("%v:\ngot  %s\nwant %s", c.args, got, want)
 		}
 		s := a.daemon.status().Sandbox
+		s.Missing = slices.DeleteFunc(s.Missing, func(what string) bool { // before ABI 9 of Landlock
+			return strings.HasPrefix(what, "connections to UNIX sockets of root are not restricted")
+		})
 		if !s.On || strings.Join(s.Capabilities, " ") != c.text || !s.NoNewPrivs || s.Landlock == 0 || !s.Seccomp || len(s.Missing) > 0 {
 			t.Errorf("%v: %+v", c.args, s)
 		}
 		out, err := a.daemon.command("status").Output()
-		if want := fmt.Sprintf("no_new_privs, Landlock ABI %d, seccomp; capabilities %s\n", s.Landlock, c.text); err != nil || !strings.Contains(string(out), want) {
+		if want := fmt.Sprintf("no_new_privs, Landlock ABI %d, seccomp; capabilities %s", s.Landlock, c.text); err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v: status has no %q: %v\n%s", c.args, want, err, out)
 		}
 		if got := a.daemon.process("Name"); got != "Name ipoibd" {
 			t.Errorf("%s, want that of the program", got)
 		}
 		a.daemon.stop()
+	}
+}
+
+// Started by root, the daemon leaves root for another user, who owns its directory, its socket and the
+// interface from then on. Restarts and hand-overs keep the user, and root still uses the socket.
+func TestUser(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const dir = "/run/ipoibd"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	node := dir + "/tun" // that everyone may open, as udev makes it
+	err := errors.Join(
+		os.MkdirAll(dir+"/holders", 0o700), // left by a daemon of root's
+		unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(10, 200))), os.Chmod(node, 0o666), unix.Mount(node, "/dev/net/tun", "", unix.MS_BIND, ""),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	b.join()
+	const nobody = "Uid 65534\t65534\t65534\t65534, Gid 65534\t65534\t65534\t65534, "
+	want := nobody + fences(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW)
+	is := func(when string) {
+		t.Helper()
+		if got := a.daemon.process("Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", when, got, want)
+		}
+		b.waitReaches(a)
+	}
+	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "root")
+	a.Run("ip", "link", "set", ifName, "up")
+	a.addAddrs(ifName)
+	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "leave root: a daemon of root answers on "+dir+"/control.sock; stop it; --user root stays root")
+	a.daemon.stop()
+	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
+	a.waitCarrier()
+	is("after one of root")
+	for _, path := range []string{dir, dir + "/control.sock", dir + "/holders"} {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil || st.Uid != 65534 {
+			t.Errorf("%s belongs to user %d: %v", path, st.Uid, err)
+		}
+	}
+	a.handOver()
+	is("taken over")
+	// Without --user, a process of root takes over as the user of the one before.
+	d := a.daemon
+	at := slices.Index(d.cmd.Args, "--user")
+	d.cmd.Args = slices.Delete(d.cmd.Args, at, at+2)
+	a.handOver()
+	is("taken over without the flag")
+	a.daemon.stop()
+	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
+	a.waitCarrier()
+	is("adopted")
+	requireMistake(t, a.runDaemon("--user", "nobody-of-that-name"), "leave root: --user: user: unknown user nobody-of-that-name; --user root stays root")
+	requireMistake(t, a.runDaemon("--user", "nobody", "--sandbox=false"), "--user: the daemon changes its user when it enters the sandbox")
+}
+
+// A socket in a directory of other programs would open that to the daemon.
+func TestSandboxRefusesSharedDirectory(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a := newHosts(t, 1)[0]
+	for _, path := range []string{"/x.sock", "/run/x.sock", "/etc/x.sock"} {
+		requireMistake(t, a.runDaemon("--control", path), "the daemon would get access to all of "+filepath.Dir(path)+", .*such as /run/ipoibd/NAME")
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s was created", path)
+		}
+	}
+}
+
+// A descriptor that the daemon was started with does not stay open.
+func TestSandboxClosesDescriptors(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a := newHosts(t, 1)[0]
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	control := filepath.Join(a.dir, "control.sock")
+	a.daemon = await(t, a.Namespace, control, a.Command("sh", "-c", `exec 7<"$0" "$@"`, file, os.Getenv(daemonEnv), "run", "--underlay", nstest.Dev, "--control", control))
+	fds := fmt.Sprintf("/proc/%d/fd", a.daemon.cmd.Process.Pid)
+	entries, err := os.ReadDir(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if to, _ := os.Readlink(filepath.Join(fds, e.Name())); to == file {
+			t.Errorf("descriptor %s is %s", e.Name(), to)
+		}
 	}
 }
 
@@ -133,9 +240,8 @@ func TestSandboxRefusesMore(t *testing.T) {
 	for what, needs := range map[string]string{
 		lean + ", {name: ib7, pkey: 0x8001}]\n":                                "to load eBPF programs",
 		lean + ", {name: ib7, pkey: 0x8001, ebpf: false, follow: true}]\n":     "CAP_NET_BROADCAST, CAP_SYS_ADMIN",
-		strings.Replace(lean, "pkeys", "lanes: 2, pkeys", 1) + "]\n":           "CAP_CHOWN",
-		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev; restart it",
-		strings.Replace(lean, "pkeys", "peers: [b.example], pkeys", 1) + "]\n": "to read /etc, to read /etc/resolv.conf",
+		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband; restart it",
+		strings.Replace(lean, "pkeys", "peers: [b.example], pkeys", 1) + "]\n": "to read /etc/gai.conf, to read /etc/host.conf, to read /etc/hosts, to read /etc/nsswitch.conf, to read /etc/resolv.conf",
 	} {
 		a.edit(what)
 		if out, errs, code := a.reload(); code != 2 || out != "" || !strings.Contains(errs, says+needs) {

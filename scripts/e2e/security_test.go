@@ -100,6 +100,59 @@ func TestSecurityRulesLetOnlyTheDaemonSend(t *testing.T) {
 	pingAll(a, b)
 }
 
+// A process in a pod whose packets leave with its node's address, as masquerading pod networks do, can inject
+// packets into ib0 of another node although that accepts only known peers. The rules that the Kubernetes
+// overlays load on each node prevent that, also when they are loaded again. The daemons' traffic passes.
+func TestSecurityRulesOfNodesStopPods(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(ids)), " 4294967295") {
+		t.Skipf("not root, so there is no second user to test with: %v, %s", err, ids)
+	}
+	hosts := newHosts(t, 2)
+	a, node := hosts[0], hosts[1]
+	for i, h := range hosts {
+		h.join("--peer", hosts[1-i].underlay().String(), "--known-peers-only")
+	}
+	pingAll(a, node)
+	service := listen(t, a)
+
+	const inPod, gateway = "10.244.0.2", "10.244.0.1"
+	pod := nstest.New(t)
+	node.Run("ip", "link", "add", "pod", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
+	node.Run("ip", "addr", "add", gateway+"/24", "dev", "pod")
+	node.Run("ip", "link", "set", "pod", "up")
+	node.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	node.nft("table ip pods { chain post { type nat hook postrouting priority srcnat; ip saddr 10.244.0.0/24 oifname " + nstest.Dev + " masquerade; }; }")
+	pod.Run("ip", "addr", "add", inPod+"/24", "dev", "eth0")
+	pod.Run("ip", "link", "set", "eth0", "up")
+	pod.Run("ip", "route", "add", "default", "via", gateway)
+	// Masquerading keeps the source port, so the packet arrives as its ICRC has it.
+	injection := attempt{&host{Namespace: pod, tb: t, number: node.number}, a, strconv.Itoa(stranger), inPod}
+	wire := roce.Path{Src: node.underlay(), Dst: a.underlay(), SrcPort: injected}
+	if out, err := injection.injectAs(wire, service.port); err != nil || !service.heard() {
+		t.Fatalf("without rules, a pod cannot inject: %v\n%s\n%s", err, out, a.describe())
+	}
+
+	rules, err := os.ReadFile("../../docs/kubernetes/daemonset/firewall.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		for _, h := range hosts {
+			h.nft(string(rules))
+		}
+		if out, err := injection.injectAs(wire, service.port); err != nil {
+			t.Errorf("the pod: %v\n%s", err, out)
+		}
+		if service.heard() {
+			t.Error("with the rules, a packet was injected")
+		}
+		pingAll(a, node)
+	}
+}
+
 // attempt is a user's process on one host that sends to another host from an address of
 // its own host.
 type attempt struct {
@@ -114,12 +167,17 @@ const injected = 50123
 // a host that does not exist.
 func (s attempt) inject(port int) ([]byte, error) {
 	s.at.tb.Helper()
-	to := s.to.underlay()
+	return s.injectAs(roce.Path{Src: netip.MustParseAddr(s.from), Dst: s.to.underlay(), SrcPort: injected}, port)
+}
+
+// injectAs is inject for a packet that is on the path wire when it arrives.
+func (s attempt) injectAs(wire roce.Path, port int) ([]byte, error) {
+	s.at.tb.Helper()
 	inner := ipv4UDP(roce.Path{Src: netip.MustParseAddr("10.44.0.77"), Dst: netip.MustParseAddr(s.to.ip4()), SrcPort: 7}, []byte("injected"))
 	inner[22], inner[23] = byte(port>>8), byte(port)
 	binary.BigEndian.PutUint16(inner[10:], hca.IPv4Checksum(inner[:20]))
 	p := rightPacket(s.to.qp().QPN, message(ipoib.EtherTypeIPv4, inner))
-	return s.send("AF_INET", s.from, to.String(), p.encode(roce.Path{Src: netip.MustParseAddr(s.from), Dst: to, SrcPort: injected}))
+	return s.send("AF_INET", s.from, wire.Dst.String(), p.encode(wire))
 }
 
 // sendIPv6 sends any datagram to the port.

@@ -29,7 +29,7 @@ func TestR29ReasonsNameTheUnderlay(t *testing.T) {
 	a.Run("ip", "addr", "add", nstest.IPv4(0)+"/24", "dev", nstest.Dev)
 	shows("events", fmt.Sprintf("the GID of port 1 was IPv6 and is now IPv4 (%s): only hosts with IPv4 GIDs can be reached", nstest.IPv4(0)))
 	a.Run("ip", "link", "set", nstest.Dev, "down")
-	shows("status", fmt.Sprintf("port 1 is DOWN: port is not active: %s is down, or has no carrier; 'ip link set %[1]s up' brings it up", nstest.Dev))
+	shows("status", fmt.Sprintf("port 1 is DOWN: port is not active: %s is down, or has no carrier; bring it up: ip link set %[1]s up", nstest.Dev))
 	a.Run("ip", "link", "set", nstest.Dev, "up")
 	a.Run("ip", "addr", "flush", "dev", nstest.Dev)
 	shows("status", fmt.Sprintf("netdev %s: port has no usable GID", nstest.Dev))

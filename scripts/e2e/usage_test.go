@@ -146,8 +146,11 @@ func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(h.dir, "none.sock")
 	requireMistake(t, h.ipoibd("status", "--control", socket), `none\.sock: no daemon answers`)
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
+	if out, err := h.ipoibd("delete", "--if-exists", ifName).CombinedOutput(); err != nil {
+		t.Errorf("delete --if-exists: %v\n%s", err, out)
+	}
 	takeName(t, h)
-	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
+	requireMistake(t, h.ipoibd("delete", "--if-exists", ifName), `ib0`)
 	if !h.exists() {
 		t.Error("ipoibd delete deleted an interface that is not ours")
 	}

@@ -24,7 +24,7 @@ func diagnosed(t *testing.T, g inGuest, want string, args ...string) (f finding)
 	t.Helper()
 	eventually(t, "doctor finds "+want, func() bool {
 		var report struct{ Findings []finding }
-		out := g.Run("sh", "-c", "ipoibd doctor --json --watch 100ms --control /run/ipoibd.sock "+strings.Join(args, " ")+"; true")
+		out := g.Run("sh", "-c", "ipoibd doctor --json --watch 100ms --control /run/ipoibd/ipoibd.sock "+strings.Join(args, " ")+"; true")
 		if err := json.Unmarshal([]byte(out), &report); err != nil {
 			t.Fatalf("doctor: %v\n%s", err, out)
 		}

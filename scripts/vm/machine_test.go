@@ -43,7 +43,7 @@ type process interface {
 type inGuest struct{ *guest.Guest }
 
 func (m inGuest) start(name string, args ...string) process { return m.Start(name, args...) }
-func (m inGuest) runDir() string                            { return "/run" }
+func (m inGuest) runDir() string                            { return "/run/ipoibd" }
 
 // inNamespace is a namespace of this machine as a machine. Its programs of this tree
 // are the binaries that the guests use.

@@ -142,7 +142,7 @@ type sharer struct {
 func newSharer(t *testing.T, g inGuest, peer *endpoint, number int) *sharer {
 	t.Helper()
 	name := fmt.Sprintf("ib%d", number)
-	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/" + name + ".sock"}, peer}
+	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/ipoibd/" + name + ".sock"}, peer}
 	g.Put(s.file(), 0o600, fmt.Appendf(nil, shareConfig, s.control, shareGrace, name))
 	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
 	t.Cleanup(s.showLog)

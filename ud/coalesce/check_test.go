@@ -24,7 +24,7 @@ func joined(t tb, c *Coalescer, frames [][]byte) (sizes []int) {
 	for i, f := range frames {
 		before[i] = bytes.Clone(f)
 	}
-	out := c.Join(frames)
+	out := c.Join(frames, oneSender(frames))
 	place := make([]int, len(frames))
 	for i := range place {
 		place[i] = -1
@@ -174,3 +174,6 @@ func flowOf(f []byte) (out flow) {
 	}
 	return out
 }
+
+// oneSender returns the senders of frames that all come from the same one.
+func oneSender(frames [][]byte) []Sender { return make([]Sender, len(frames)) }

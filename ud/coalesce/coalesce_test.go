@@ -149,7 +149,7 @@ func TestLeavesUnusualFramesAlone(t *testing.T) {
 			c.change(&run[2])
 			in := frames(run...)
 			if name == "unverifiable checksum" { // segmentation corrects it, so the frames differ
-				if out := New(batch, true).Join(in); len(out) != 1 {
+				if out := New(batch, true).Join(in, oneSender(in)); len(out) != 1 {
 					t.Errorf("%d frames, want 1: the device has verified the checksum", len(out))
 				}
 				return
@@ -218,7 +218,7 @@ func TestPSHIsThatOfTheLastSegment(t *testing.T) {
 	run := train(tcp6(), 3)
 	run[2].flags = flagPSH
 	c, in := New(batch, true), frames(run...)
-	out := c.Join(in)
+	out := c.Join(in, oneSender(in))
 	if len(out) != 1 || out[0][0][24+40+13] != flagACK|flagPSH {
 		t.Errorf("%d frames, flags %#x; want 1 with PSH", len(out), out[0][0][24+40+13])
 	}
@@ -336,9 +336,9 @@ func TestOtherFramesPass(t *testing.T) {
 
 func TestJoinAllocatesNothing(t *testing.T) {
 	c, in := New(batch, true), mixed()
-	backup := clone(in)
+	backup, from := clone(in), oneSender(in)
 	if n := testing.AllocsPerRun(100, func() {
-		c.Join(in)
+		c.Join(in, from)
 		for i := range in {
 			copy(in[i], backup[i])
 		}
@@ -501,11 +501,11 @@ func BenchmarkJoin(b *testing.B) {
 
 func benchmark(b *testing.B, in [][]byte) {
 	const headers = 24 + 40 + 40
-	c, backup := New(batch, true), clone(in)
+	c, backup, from := New(batch, true), clone(in), oneSender(in)
 	b.SetBytes(int64(len(in) * len(in[0])))
 	b.ReportAllocs()
 	for b.Loop() {
-		for k := range c.Join(in) {
+		for k := range c.Join(in, from) {
 			first := c.Inputs(k)[0]
 			copy(in[first][:min(headers, len(in[first]))], backup[first]) // undo the changes
 		}

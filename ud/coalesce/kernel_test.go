@@ -83,7 +83,7 @@ func (p tap) writeJoined(t testing.TB, frames [][]byte) (writes int) {
 	t.Helper()
 	c := New(batch, p.udp)
 	for part := range slices.Chunk(frames, batch) {
-		out := c.Join(part)
+		out := c.Join(part, oneSender(part))
 		if n, err := p.WriteVectors(out, make([]bool, batch)); n != len(out) || err != nil {
 			t.Fatalf("wrote %d of %d frames, %v", n, len(out), err)
 		}
@@ -177,17 +177,7 @@ func randomBatch(t *rapid.T) (in [][]byte) {
 // capture returns a function that sends a last packet and returns those that arrived before it
 // at the interface "in", by flow.
 func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, tap) map[flow][]string {
-	const protoAll = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
-	var fd int
-	ns.Do(func() {
-		var err error
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protoAll)
-		must(t, err)
-		dev, err := net.InterfaceByName("in")
-		must(t, err)
-		must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protoAll, Ifindex: dev.Index}))
-	})
-	t.Cleanup(func() { unix.Close(fd) })
+	fd := packetSocket(t, ns, "in")
 	must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20))
 	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}))
 	end := segment{udp: true, host: 77, port: 7, ttl: 64, payload: []byte("end")}.frame()
@@ -210,6 +200,22 @@ func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, tap) map[flow]
 			out[f] = append(out[f], string(plain(buf[10:10+n])))
 		}
 	}
+}
+
+// packetSocket returns a socket for all frames of an interface.
+func packetSocket(t *testing.T, ns *nstest.Namespace, name string) (fd int) {
+	t.Helper()
+	const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
+	ns.Do(func() {
+		var err error
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
+		must(t, err)
+		dev, err := net.InterfaceByName(name)
+		must(t, err)
+		must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index}))
+	})
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
 }
 
 // Sockets receive the same from joined frames as from single ones.

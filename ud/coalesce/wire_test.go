@@ -73,7 +73,8 @@ func (w *wire) pump(t *testing.T, i int) {
 		}
 		written := 0
 		for begin := 0; begin < len(segments); begin += batch {
-			out := c.Join(segments[begin:min(begin+batch, len(segments))])
+			part := segments[begin:min(begin+batch, len(segments))]
+			out := c.Join(part, oneSender(part))
 			if n, err := w.taps[1-i].WriteVectors(out, make([]bool, batch)); err == nil && n != len(out) {
 				t.Errorf("the kernel took %d of %d frames", n, len(out))
 			}

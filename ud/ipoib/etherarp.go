@@ -5,6 +5,12 @@ import (
 	"net/netip"
 )
 
+// Length of the body and place of the sender's IPv4 address, in bytes.
+const (
+	etherARPLen    = 28
+	etherARPSender = 14
+)
+
 // EtherARP is an ARP body in the Ethernet form (RFC 826).
 type EtherARP struct {
 	Op  uint16
@@ -25,7 +31,7 @@ func ParseEtherARP(body []byte) (EtherARP, error) {
 	return EtherARP{
 		Op:  op,
 		SHA: MAC(body[8:]),
-		SPA: netip.AddrFrom4([4]byte(body[14:])),
+		SPA: netip.AddrFrom4([4]byte(body[etherARPSender:])),
 		THA: MAC(body[18:]),
 		TPA: netip.AddrFrom4([4]byte(body[24:])),
 	}, nil

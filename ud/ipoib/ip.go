@@ -24,6 +24,19 @@ func DestIP(t EtherType, packet []byte) (netip.Addr, bool) {
 	return ipAt(t, packet, ipv4Dest, ipv6Dest)
 }
 
+// ClaimedIP returns the address that an ARP packet in the Ethernet form binds to its sender, or a neighbour
+// advertisement to its target. It looks only at the place where the address is: the rest may be malformed.
+// An address that ND binds to its sender is the source address.
+func ClaimedIP(t EtherType, packet []byte) (netip.Addr, bool) {
+	switch {
+	case t == EtherTypeARP && len(packet) >= etherARPLen:
+		return netip.AddrFrom4([4]byte(packet[etherARPSender:])), true
+	case t == EtherTypeIPv6 && IsND(packet) && packet[ndType] == NDNeighborAdvert && len(packet) >= ndTarget+16:
+		return netip.AddrFrom16([16]byte(packet[ndTarget:])), true
+	}
+	return netip.Addr{}, false
+}
+
 func ipAt(t EtherType, packet []byte, off4, off6 int) (netip.Addr, bool) {
 	switch {
 	case t == EtherTypeIPv4 && isVersion(packet, 4, ipv4HeaderLen):

@@ -1,6 +1,9 @@
 package ipoib
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // MAC is an Ethernet address.
 type MAC [6]byte
@@ -34,4 +37,9 @@ func (m *MAC) UnmarshalText(b []byte) error {
 	}
 	*m = x
 	return nil
+}
+
+// LinkLocal returns the link-local address that an interface makes of its MAC (RFC 2464 section 5).
+func (m MAC) LinkLocal() netip.Addr {
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }

@@ -83,10 +83,17 @@
 // kernel coalesces its trains as before, and no traffic moves from one lane to another. All
 // multicast arrives at the first lane: the others have IP_MULTICAST_ALL off, and drop broadcasts.
 //
-// A process of the same user could join such a group. So before a socket joins, its owner is
-// changed to a user that no process runs as. That needs CAP_CHOWN; without it there is only one lane
-// ([Transport.LanesRefused]). The first socket is bound without SO_REUSEPORT, so it detects a port
-// that is taken, as a single socket does.
+// The kernel admits only sockets of the same user to such a group (sk_uid, udp_lib_lport_inuse in
+// net/ipv4/udp.c). So no other user can bind the port, and a daemon that runs as a user of its own
+// is alone on it, also after its sockets were bound again. If the daemon runs as root, another
+// process of root in the same network namespace can join. An owner that no process runs as would
+// prevent that, but it takes CAP_CHOWN, by which an attacker in the daemon could give away every
+// file that it can open. Sockets that got their owner before the capability was given up could not
+// be replaced when the underlay is. Nor can the group be closed to new members: bind(2) looks no
+// further than the first member that admits one.
+//
+// The first socket is bound without SO_REUSEPORT, so it detects a port that is taken, as a single
+// socket does.
 //
 // # Batches, blocking and memory
 //

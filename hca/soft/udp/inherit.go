@@ -38,12 +38,15 @@ func (t *Transport) Drops() uint32 {
 }
 
 // HandOver returns what another process needs to continue the sockets, with duplicates of the
-// descriptors, which the caller closes. Drops are those of the transports of the lanes. The
-// transports must not receive any more.
+// descriptors, which the caller closes. Drops are those of the transports of the lanes; nil: there were
+// none since Inherit. The transports must not receive any more.
 func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.bound
+	if drops == nil {
+		drops = r.drops
+	}
 	switch {
 	case p == nil:
 		return h, nil, ErrNotBound

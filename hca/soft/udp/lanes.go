@@ -10,12 +10,6 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// laneOwner is the user ID that owns the receiving sockets of several lanes. No process has it: it is
-// above those that systemd and container runtimes assign (up to 2^31-1). 65535 is unsuitable,
-// although 16-bit system calls use it for errors (chown(2)), because Kubernetes runs processes as
-// that user.
-const laneOwner = 1<<32 - 4792
-
 // OpenLanes opens a transport for each of cfg.Lanes lanes, or a single one if that is not
 // possible; its [Transport.LanesRefused] then returns the reason. All are on the same netdev. The
 // first one receives all multicast, and only it joins groups. Errors: those of Open.
@@ -49,8 +43,8 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 func (t *Transport) LanesRefused() error { return t.ports.unlaned }
 
 // openLanes opens the sockets of the lanes after the first one, whose sockets are bound already.
-// The receiving sockets of all lanes form an SO_REUSEPORT group. Before a socket joins the group,
-// its owner is changed to laneOwner. If any of this fails, there is only one lane.
+// The receiving sockets of all lanes form an SO_REUSEPORT group. If any of this fails, there is only
+// one lane.
 func (p *ports) openLanes(cfg *Config, netdev *transport.State) {
 	if err := p.tryLanes(cfg, netdev); err != nil {
 		errs := []error{err}
@@ -73,8 +67,7 @@ func (p *ports) tryLanes(cfg *Config, netdev *transport.State) error {
 		}
 	}
 	// The program is attached only once: to replace or detach it, a process needs a descriptor of a
-	// socket of the group. Without CAP_CHOWN it cannot open one, and to take one from the daemon
-	// (pidfd_getfd), it needs the right to trace the daemon.
+	// socket of the group, which only processes of the same user can open.
 	program := laneProgram(cfg.Lanes)
 	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF",
 		unix.SetsockoptSockFprog(first, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
@@ -82,12 +75,7 @@ func (p *ports) tryLanes(cfg *Config, netdev *transport.State) error {
 }
 
 // joinLanes makes a socket a member of the group: at once if it is bound, else when it is bound.
-// No process runs as the owner, so no other process can join without CAP_CHOWN.
 func joinLanes(fd int) error {
-	owner := uint32(laneOwner)
-	if err := unix.Fchown(fd, int(owner), -1); err != nil {
-		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN, and that this user exists in the user namespace): %w", owner, err)
-	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }
 

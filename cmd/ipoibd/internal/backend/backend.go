@@ -24,7 +24,7 @@ type HCA interface {
 	// changed, until ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Open opens the HCA that Find returned. It returns ErrBusy if that may succeed once
-	// another process releases something.
+	// another process releases something. While one call hangs, it may be called again.
 	Open(id qprecovery.Identity) (hca.Device, error)
 	// Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 	Reset(ctx context.Context) error
@@ -48,8 +48,8 @@ type Sharing struct {
 	Means string // of resetting it, which breaks the openings of all processes; "": none
 	// NoReset: a reset only opens the HCA again, so it never removes it.
 	NoReset bool
-	// Holders returns the names of the other processes that have the HCA open and that
-	// this process can see; nil: it can see none.
+	// Holders names the other processes that have the HCA open, because of which it is not
+	// reset. It does not block. nil: nothing but the locks keeps the HCA from being reset.
 	Holders func() []string
 }
 
@@ -90,15 +90,17 @@ type Options struct {
 // backends has the backend of each config.Kind, in the order in which HCAs are listed.
 var backends = []backend{
 	{
-		kind:  config.KindSoft,
-		open:  func(cfg config.Device, _ Options, log *slog.Logger) (HCA, error) { return newSoftHCA(cfg, log) },
+		kind: config.KindSoft,
+		open: func(_ context.Context, cfg config.Device, _ Options, log *slog.Logger) (HCA, error) {
+			return newSoftHCA(cfg, log)
+		},
 		list:  func(s System) ([]Entry, error) { return []Entry{s.software()}, nil },
 		names: func() []string { return []string{config.SoftHCA} },
 	},
 	{
 		kind: config.KindRDMA,
-		open: func(cfg config.Device, opts Options, log *slog.Logger) (HCA, error) {
-			return newRealHCA(cfg, opts.OpenRDMA, theKernel, log)
+		open: func(ctx context.Context, cfg config.Device, opts Options, log *slog.Logger) (HCA, error) {
+			return newRealHCA(ctx, cfg, opts.OpenRDMA, theKernel, log)
 		},
 		list: System.real, names: realNames, storage: true,
 	},
@@ -107,7 +109,7 @@ var backends = []backend{
 // backend is a row of backends.
 type backend struct {
 	kind    config.Kind
-	open    func(cfg config.Device, opts Options, log *slog.Logger) (HCA, error)
+	open    func(ctx context.Context, cfg config.Device, opts Options, log *slog.Logger) (HCA, error)
 	list    func(System) ([]Entry, error) // with whatever keeps an HCA from being used
 	names   func() []string               // of the present HCAs, without opening any
 	storage bool                          // a disk of this host may be reached through it
@@ -122,14 +124,15 @@ func find(name string) backend {
 	return backend{}
 }
 
-// New returns the slot of the configured HCA.
-func New(cfg config.Device, opts Options) (*Slot, error) {
+// New returns the slot of the configured HCA. It may wait for other processes that reset the HCA,
+// until ctx ends.
+func New(ctx context.Context, cfg config.Device, opts Options) (*Slot, error) {
 	log := opts.Log.With("device", cfg.Name)
 	b := find(cfg.HCA)
 	if b.open == nil {
 		return nil, fmt.Errorf("no backend opens an HCA named %q: %w", cfg.HCA, hca.ErrInvalid)
 	}
-	h, err := b.open(cfg, opts, log)
+	h, err := b.open(ctx, cfg, opts, log)
 	if err != nil {
 		return nil, err
 	}

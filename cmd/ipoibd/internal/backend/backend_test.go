@@ -37,7 +37,7 @@ func TestBackends(t *testing.T) {
 // A name that is of no kind is refused.
 func TestNoBackend(t *testing.T) {
 	for _, name := range []string{"", "a/b"} {
-		if _, err := New(config.Device{HCA: name}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, hca.ErrInvalid) {
+		if _, err := New(t.Context(), config.Device{HCA: name}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, hca.ErrInvalid) {
 			t.Errorf("New of %q: %v, want ErrInvalid", name, err)
 		}
 		if CarriesStorage(config.Device{HCA: name}) {
@@ -56,7 +56,7 @@ func TestSoftHCAIsBusyWhileItsPortIsTaken(t *testing.T) {
 	ns.Do(func() {
 		other, err := udp.Open(udp.Config{Netdev: nstest.Dev})
 		must(t, err)
-		s, err := New(config.Device{Name: "soft", HCA: config.SoftHCA, Soft: config.Soft{Underlay: nstest.Dev}}, Options{Log: slog.New(slog.DiscardHandler)})
+		s, err := New(t.Context(), config.Device{Name: "soft", HCA: config.SoftHCA, Soft: config.Soft{Underlay: nstest.Dev}}, Options{Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		if guid, err := s.Probe(1); !errors.Is(err, ErrBusy) || guid == (hca.GUID{}) {
 			t.Errorf("Probe: %v, %v, want a GUID and ErrBusy", guid, err)

@@ -39,19 +39,19 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 	return dir
 }
 
-// completeLimit is how long the start waits for other processes before it completes a
-// reset that was cut short.
-const completeLimit = time.Minute
+// completeLimit is how long the start waits for other processes before it completes a reset
+// that was cut short. A daemon that shares the device completes it after its grace period.
+const completeLimit = 5 * time.Second
 
 // completeCutShort completes the reset of a device that is absent because a daemon was
 // killed while it reset it (R21). The record of the reset is untrusted: its name and means
-// must be those that are configured.
-func (h *realHCA) completeCutShort() error {
+// must be those that are configured. It waits for other processes, but no longer than ctx.
+func (h *realHCA) completeCutShort(ctx context.Context) error {
 	if h.lockDir == "" || h.cfg.Reset == config.ResetNone {
 		return nil
 	}
 	configured := func(d reset.Device) bool { return d.Name == h.cfg.HCA && d.Means == string(h.cfg.Reset) }
-	return resetlock.Complete(h.lockDir, completeLimit, configured, func(d reset.Device) error {
+	return resetlock.Complete(ctx, h.lockDir, completeLimit, configured, func(d reset.Device) error {
 		h.log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
 		return h.kernel.reset(h.cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true)
 	}, h.log)

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
@@ -64,7 +66,7 @@ func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
 			k := newFakeKernel(t)
 			cfg := realConfig()
 			cfg.Reset, cfg.Coordinator = config.ResetLink, dir
-			_, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.NewTextHandler(k, nil)))
+			_, err := newRealHCA(k.t.Context(), cfg, k.openHCA, k.kernel(), slog.New(slog.NewTextHandler(k, nil)))
 			if (err == nil) != c.complete || (len(k.added) == 1) != c.complete || c.complete && k.added[0] != "rxe0 eth0" || k.did() != 0 {
 				t.Errorf("%v; added %v", err, k.added)
 			}
@@ -72,6 +74,57 @@ func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
 			must(t, err)
 			if r, err := reset.Decode(b); c.complete && (err != nil || r.Begun || r.Outcome != reset.OutcomeDone) {
 				t.Errorf("%+v, %v is left", r, err)
+			}
+		})
+	}
+}
+
+// A daemon that starts while another one shares the device, and could not bring it back yet, gives
+// up soon. Meanwhile it keeps the other one from completing the reset only for moments, and ends at
+// once if it is stopped.
+func TestR21StartDelaysNoOtherDaemon(t *testing.T) {
+	record := reset.Record{
+		Begun: true, Number: 3, Outcome: reset.OutcomeFailed,
+		Device: reset.Device{NodeGUID: rxeGUID, Parent: "eth0", Name: "rxe0", Means: "link"},
+	}
+	dir := filepath.Join(t.TempDir(), "locks")
+	must(t, os.Mkdir(dir, 0o700))
+	base := filepath.Join(dir, record.Device.Key())
+	must(t, os.WriteFile(base+".intent", record.Encode(), 0o600))
+	must(t, os.WriteFile(base+".use", nil, 0o600))
+	use, err := os.Open(base + ".use") // of the other daemon
+	must(t, err)
+	defer use.Close()
+	must(t, unix.Flock(int(use.Fd()), unix.LOCK_SH))
+	intent, err := os.OpenFile(base+".intent", os.O_RDWR, 0)
+	must(t, err)
+	defer intent.Close()
+	for _, stopped := range []time.Duration{time.Hour, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), stopped)
+			defer cancel()
+			k := newFakeKernel(t)
+			cfg := realConfig()
+			cfg.Reset, cfg.Coordinator = config.ResetLink, dir
+			type result struct {
+				took time.Duration
+				err  error
+			}
+			began, done := time.Now(), make(chan result, 1)
+			go func() {
+				_, err := newRealHCA(ctx, cfg, k.openHCA, k.kernel(), slog.New(slog.NewTextHandler(k, nil)))
+				done <- result{time.Since(began), err}
+			}()
+			for len(done) == 0 {
+				time.Sleep(77 * time.Millisecond)
+				synctest.Wait()
+				if unix.Flock(int(intent.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+					t.Fatalf("after %v the other daemon is refused the lock on the intent", time.Since(began))
+				}
+				must(t, unix.Flock(int(intent.Fd()), unix.LOCK_UN))
+			}
+			if got := <-done; got.took != min(stopped, completeLimit) || !errors.Is(got.err, hca.ErrNoDevice) || errors.Is(got.err, context.DeadlineExceeded) != (stopped < completeLimit) {
+				t.Errorf("stopped after %v: the start took %v, %v", stopped, got.took, got.err)
 			}
 		})
 	}

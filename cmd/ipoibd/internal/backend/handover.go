@@ -18,6 +18,8 @@ type Handed struct {
 	Sockets *udp.Handed // of the software HCA; nil: nothing is continued
 	// Names are the addresses of the peers that are configured by name, as last looked up.
 	Names map[string][]netip.Addr
+	// Plugged is what faults have made of the slot.
+	Plugged Plugged
 }
 
 // heritable is an HCA that another process can continue. Queue pairs of a real HCA end with the
@@ -53,11 +55,14 @@ func (s *Slot) Resume() {
 
 // HandOver returns what another process needs to continue the HCA, which is paused, with descriptors,
 // which the caller closes.
-func (s *Slot) HandOver() (Handed, []int, error) {
-	if h, ok := s.hca.(heritable); ok {
-		return h.handOver()
+func (s *Slot) HandOver() (h Handed, fds []int, err error) {
+	if from, ok := s.hca.(heritable); ok {
+		h, fds, err = from.handOver()
 	}
-	return Handed{}, nil, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.Plugged = s.plugged
+	return h, fds, err
 }
 
 // GiveUp leaves to another process what HandOver has returned.
@@ -71,6 +76,11 @@ func (s *Slot) GiveUp() {
 // then on, also after an error. Await are the numbers of the queue pairs, without which the HCA
 // should not receive yet.
 func (s *Slot) Inherit(h Handed, fds []int, await []hca.QPN) error {
+	if s.allowFaults {
+		s.mu.Lock()
+		s.plugged = h.Plugged
+		s.mu.Unlock()
+	}
 	to, ok := s.hca.(heritable)
 	if h.Sockets != nil && ok {
 		return to.inherit(h, fds, await)

@@ -71,19 +71,23 @@ func (s *Slot) Open(context.Context) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := s.hca.Open(id)
-	if err != nil || !s.allowFaults {
-		return dev, err
+	if !s.allowFaults {
+		return s.hca.Open(id)
 	}
-	open := faults.Wrap(dev, faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
+	open := faults.New(faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
 	s.mu.Lock()
 	later := s.later
 	s.open, s.later = open, nil
 	s.mu.Unlock()
 	for _, f := range later { // without the lock, because it may unplug the device
-		if err := open.Inject(f); err != nil {
-			return nil, errors.Join(err, dev.Close())
-		}
+		err = errors.Join(err, open.Inject(f))
+	}
+	if err == nil {
+		err = open.Open(func() (hca.Device, error) { return s.hca.Open(id) })
+	}
+	if err != nil {
+		s.end(open)
+		return nil, err
 	}
 	return open, nil
 }
@@ -91,11 +95,19 @@ func (s *Slot) Open(context.Context) (hca.Device, error) {
 // retire ends the open instance, and makes the verbs return that hang in it.
 func (s *Slot) retire() {
 	s.mu.Lock()
+	open := s.open
+	s.mu.Unlock()
+	s.end(open)
+}
+
+// end ends an instance, unless another one is open by now or it is nil.
+func (s *Slot) end(open *faults.Device) {
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open != nil {
-		s.later = append(s.later, s.open.Planned()...)
-		s.open.Clear()
-		s.open.Release()
+	if open != nil && s.open == open {
+		s.later = append(s.later, open.Planned()...)
+		open.Clear()
+		open.Release()
 		s.open = nil
 	}
 }

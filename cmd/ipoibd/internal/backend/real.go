@@ -15,16 +15,17 @@ import (
 
 // kernel is the kernel's part of an HCA. Tests replace it.
 type kernel struct {
-	list     func() ([]rdma.Device, error)
-	watch    func(context.Context) (<-chan struct{}, error)
-	users    func(rdma.Device) ([]rdma.User, error)
-	addLink  func(name, netdev string) error
-	delLink  func(name string) error
-	function func(addr string) (function, error) // of PCI
+	list      func() ([]rdma.Device, error)
+	watch     func(context.Context) (<-chan struct{}, error)
+	processes func(rdma.Device) ([]rdma.User, error) // that have the device open
+	users     func(rdma.Device) ([]rdma.User, error) // these, and parts of the kernel
+	addLink   func(name, netdev string) error
+	delLink   func(name string) error
+	function  func(addr string) (function, error) // of PCI
 }
 
 var theKernel = kernel{
-	rdma.List, rdma.Watch, rdma.Users, rdma.AddLink, rdma.DelLink,
+	rdma.List, rdma.Watch, rdma.Processes, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
 }
 
@@ -51,11 +52,11 @@ type realHCA struct {
 	last  rdma.Device         // the device, as Find has last seen it
 }
 
-func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
+func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
 	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
-		if failed := h.completeCutShort(); failed != nil {
+		if failed := h.completeCutShort(ctx); failed != nil {
 			err = errors.Join(err, failed)
 		} else {
 			d, err = k.find(cfg.HCA)
@@ -87,12 +88,13 @@ func (h *realHCA) Find() (qprecovery.Identity, error) {
 	return id, nil
 }
 
-// own returns the known device, or an error if only another device has its name.
+// own returns the known device, or an error if only another device has its name. If none is known,
+// because it was never open, it is the one with the configured name.
 func (h *realHCA) own() (rdma.Device, error) {
 	id, err := h.Find()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == nil && !id.Same(h.known) {
+	if err == nil && h.known != (qprecovery.Identity{}) && !id.Same(h.known) {
 		err = fmt.Errorf("RDMA device %s has been replaced by another device: %w", id.Name, hca.ErrNoDevice)
 	}
 	return h.last, err
@@ -154,7 +156,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	}
 	now, err := h.kernel.find(id.Name)
 	if err == nil && now.Index+1 != id.Index {
-		err = fmt.Errorf("RDMA device %s was replaced while it was being opened: %w", id.Name, hca.ErrIO)
+		err = fmt.Errorf("RDMA device %s was replaced while it was being opened: %w", id.Name, hca.ErrNoDevice)
 	}
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())

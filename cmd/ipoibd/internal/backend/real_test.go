@@ -82,12 +82,13 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 func (k *fakeKernel) kernel() kernel {
 	k.function.resets = k.noteReset
 	return kernel{
-		list:     k.list,
-		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users:    k.usersOf,
-		addLink:  k.addLink,
-		delLink:  k.delLink,
-		function: func(string) (function, error) { return &k.function, nil },
+		list:      k.list,
+		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		processes: k.processesOf,
+		users:     k.usersOf,
+		addLink:   k.addLink,
+		delLink:   k.delLink,
+		function:  func(string) (function, error) { return &k.function, nil },
 	}
 }
 
@@ -108,6 +109,11 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
 	}
 	return users, k.unseen
+}
+
+func (k *fakeKernel) processesOf(d rdma.Device) ([]rdma.User, error) {
+	users, err := k.usersOf(d)
+	return slices.DeleteFunc(users, func(u rdma.User) bool { return u.PID == 0 && u.Name != "" }), err
 }
 
 func (k *fakeKernel) logged() string {
@@ -236,7 +242,7 @@ type real struct {
 // newReal makes a device of the fake kernel. Interfaces use the given ports.
 func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	log := slog.New(slog.NewTextHandler(k, nil))
-	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
+	h, err := newRealHCA(k.t.Context(), cfg, k.openHCA, k.kernel(), log)
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +369,7 @@ func TestR22OnlyTheNameIsTheSame(t *testing.T) {
 	k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 	cfg := realConfig()
 	cfg.Reset = config.ResetLink
-	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.DiscardHandler))
+	h, err := newRealHCA(k.t.Context(), cfg, k.openHCA, k.kernel(), slog.New(slog.DiscardHandler))
 	must(t, err)
 	id, err := h.Find()
 	must(t, err)
@@ -437,7 +443,7 @@ func TestR24ListIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-		b, err := newRealHCA(realConfig(), k.openHCA, k.kernel(), log)
+		b, err := newRealHCA(t.Context(), realConfig(), k.openHCA, k.kernel(), log)
 		must(t, err)
 		s := NewSlot(b, false, log)
 		lists := s.Watch(t.Context())
@@ -544,7 +550,7 @@ func TestRealDeviceReplacedWhileOpened(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 		k.during = func() { k.devices = []rdma.Device{rxe("rxe0", 1, rxeGUID)} }
 		_, err := k.newReal(realConfig())
-		if !errors.Is(err, hca.ErrIO) || k.contexts() != 0 {
+		if !errors.Is(err, hca.ErrNoDevice) || k.contexts() != 0 {
 			t.Errorf("%v, %d contexts", err, k.contexts())
 		}
 	})

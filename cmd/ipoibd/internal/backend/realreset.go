@@ -41,14 +41,13 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
 // return before every process has closed the device. Once the reset has begun, Reset waits
-// for its end even if ctx ends, so that no process opens the device before that (R16).
+// for its end even if ctx ends, so that no process opens the device before that (R16). Errors:
+// resetlock.ErrHeld.
 func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
 	}
 	d := h.found()
-	others, _ := h.holders(d)
-	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", others)
 	if err := h.awaitRelease(ctx, d); err != nil {
 		return h.overdue(d, err)
 	}
@@ -58,11 +57,15 @@ func (h *realHCA) Reset(ctx context.Context) error {
 		return h.overdue(d, ctx.Err())
 	}
 	defer func() { <-h.busy }()
-	defer context.AfterFunc(ctx, func() { _ = h.overdue(d, ctx.Err()) })() // the log says it
-	own, err := h.own()                                                    // another device may have taken its place while we waited
+	own, err := h.own() // another device may have taken its place while we waited
 	if err != nil {
 		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
 	}
+	if held := h.foreign(); len(held) > 0 { // since the locks were taken
+		return fmt.Errorf("%w: %s", resetlock.ErrHeld, strings.Join(held, ", "))
+	}
+	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.usersOf(own))
+	defer context.AfterFunc(ctx, func() { _ = h.overdue(own, ctx.Err()) })() // the log says it
 	return h.kernel.reset(h.cfg.Reset, own, false)
 }
 
@@ -73,10 +76,7 @@ const releaseEvery = 50 * time.Millisecond
 // would wait for that: forever if a verb hangs, and if this process ended during the wait, the
 // reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
-	for d.Parent != "" && ctx.Err() == nil {
-		if _, ours := h.holders(d); !ours {
-			break
-		}
+	for d.Parent != "" && ctx.Err() == nil && h.isOurs(d) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(releaseEvery):
@@ -100,11 +100,10 @@ func (h *realHCA) found() rdma.Device {
 	return h.last
 }
 
-// overdue returns and logs why a reset has not ended: the processes that have the device
-// open.
+// overdue returns and logs why a reset has not ended: the users of the device.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
-	text, ours := h.holders(d)
-	if ours {
+	text := h.usersOf(d)
+	if h.isOurs(d) {
 		text = "this process, in which a verb hangs, and " + text
 	}
 	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, text)
@@ -114,29 +113,48 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
-	s := Sharing{
-		Dir:     h.lockDir,
-		Holders: func() []string { users, _ := h.kernel.users(h.found()); return othersOf(users) },
-	}
+	s := Sharing{Dir: h.lockDir, Holders: h.foreign}
 	if s.NoReset = h.cfg.Reset == config.ResetNone; !s.NoReset {
 		s.Means = string(h.cfg.Reset)
 	}
 	return s
 }
 
-// holders describes the other users of a device, as far as they can be seen. It also reports
-// whether this process has the device open, or may have it open since /proc could not be read
-// completely. Other errors concern only the kernel's users.
-func (h *realHCA) holders(d rdma.Device) (others string, ours bool) {
+// foreign names the other processes because of which the device is not reset: those that
+// have it open, unless the configuration says that they do not matter. While the processes
+// cannot be listed, there may be one. The kernel's own users do not count: the kernel
+// makes them release the device.
+func (h *realHCA) foreign() []string {
+	if h.cfg.Force {
+		return nil
+	}
+	users, err := h.kernel.processes(h.found())
+	if err == nil {
+		return othersOf(users)
+	}
+	if _, absent := h.own(); errors.Is(absent, hca.ErrNoDevice) {
+		return nil
+	}
+	return []string{"processes that are unknown: " + err.Error()}
+}
+
+// isOurs reports whether this process has the device open, or may have it open since it lacks
+// the descriptors or the memory to list the processes.
+func (h *realHCA) isOurs(d rdma.Device) bool {
+	users, err := h.kernel.processes(d)
+	return hca.Exhausted(err) || slices.ContainsFunc(users, isSelf)
+}
+
+// usersOf describes the other users of a device.
+func (h *realHCA) usersOf(d rdma.Device) string {
 	users, err := h.kernel.users(d)
-	ours = errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
 	switch names := othersOf(users); {
 	case len(names) > 0:
-		return strings.Join(names, ", "), ours
+		return strings.Join(names, ", ")
 	case err != nil:
-		return "unknown users: " + err.Error(), ours
+		return "unknown users: " + err.Error()
 	}
-	return "no other process that can be seen from here", ours
+	return "no other process"
 }
 
 func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }

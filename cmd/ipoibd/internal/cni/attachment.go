@@ -67,16 +67,17 @@ func garbage(interfaces []report.Interface, network string, valid []types.GCAtta
 
 // definition is what the daemon is asked for: fields of an interface in docs/config.md.
 type definition struct {
-	Name      string   `json:"name"`
-	Device    string   `json:"device,omitempty"`
-	PKey      string   `json:"pkey,omitempty"`
-	MTU       int      `json:"mtu,omitempty"`
-	Netns     string   `json:"netns"`
-	Netdev    string   `json:"netdev"`
-	Owner     string   `json:"owner"`
-	Addresses []string `json:"addresses"`
-	Routes    []string `json:"routes"`
-	Up        bool     `json:"up"`
+	Name        string   `json:"name"`
+	Device      string   `json:"device,omitempty"`
+	PKey        string   `json:"pkey,omitempty"`
+	MTU         int      `json:"mtu,omitempty"`
+	Netns       string   `json:"netns"`
+	Netdev      string   `json:"netdev"`
+	Owner       string   `json:"owner"`
+	Addresses   []string `json:"addresses"`
+	Routes      []string `json:"routes"`
+	Up          bool     `json:"up"`
+	SourceCheck bool     `json:"source_check,omitempty"`
 }
 
 // define returns the definition of an attachment's interface.
@@ -84,6 +85,7 @@ func define(c *conf, a attachment, netns string, l layout) (json.RawMessage, err
 	d := definition{
 		Name: a.name(), Device: c.Device, PKey: c.PKey, MTU: c.MTU,
 		Netns: netns, Netdev: a.ifName, Owner: a.owner(), Addresses: []string{}, Routes: []string{}, Up: true,
+		SourceCheck: c.SourceCheck && len(l.addrs) > 0,
 	}
 	for _, p := range l.addrs {
 		d.Addresses = append(d.Addresses, p.String())

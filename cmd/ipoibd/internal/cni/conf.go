@@ -24,6 +24,8 @@ type conf struct {
 	Device  string `json:"device"`  // empty: the only one
 	PKey    string `json:"pkey"`    // empty: the default
 	MTU     int    `json:"mtu"`     // 0: the largest that fits
+	// SourceCheck drops what a pod sends from, or claims as, an address that it was not given.
+	SourceCheck bool `json:"sourceCheck"`
 
 	text []byte
 }
@@ -33,7 +35,7 @@ func parseConf(text []byte) (*conf, error) {
 	if len(text) > maxConf {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the configuration has more than %d bytes", maxConf), "")
 	}
-	c := conf{text: text}
+	c := conf{text: text, SourceCheck: true}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the configuration cannot be read", err.Error())
 	}

@@ -11,7 +11,7 @@ import (
 // PluginName is the type of the plugin in a configuration, and the name of its file.
 const PluginName = "ipoibd"
 
-// Install copies this program into the directory of a node's CNI plugins. It replaces an earlier copy
+// Install copies this program into the directory of a node's CNI plugins, which it creates. It replaces an earlier copy
 // atomically, so a runtime never starts half a file, and a plugin that is running is not disturbed.
 func Install(dir string) (err error) {
 	from, err := os.Open("/proc/self/exe")
@@ -19,6 +19,9 @@ func Install(dir string) (err error) {
 		return err
 	}
 	defer from.Close()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("install the plugin: %w", err)
+	}
 	to, err := os.CreateTemp(dir, "."+PluginName+".*")
 	if err != nil {
 		return fmt.Errorf("install the plugin: %w", err)

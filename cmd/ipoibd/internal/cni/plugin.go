@@ -27,7 +27,7 @@ const (
 	addLimit = 30 * time.Second
 	// otherLimit bounds the other commands, and what undoes an ADD.
 	otherLimit = time.Minute
-	// busyPause and busyJitter are the pause after the daemon refuses a request because it is busy.
+	// busyPause and busyJitter are the pause before the daemon is asked again.
 	busyPause  = 50 * time.Millisecond
 	busyJitter = 200 * time.Millisecond
 )
@@ -111,11 +111,14 @@ func attach(ctx context.Context, c *conf, a attachment, netns string, pod *pod, 
 	if err != nil {
 		return nil, err
 	}
-	if err := order(ctx, c, &control.AddRequest{RawMessage: definition}); err != nil {
+	if err := order(ctx, c, &control.AddRequest{RawMessage: definition, Namespace: pod.ns}); err != nil {
 		return nil, err
 	}
 	seen, err := pod.await(ctx, a.ifName, l)
 	if err != nil {
+		return nil, err
+	}
+	if err := awaitServed(ctx, c, a, stable(netns)); err != nil {
 		return nil, err
 	}
 	return resultOf(given, a, netns, seen), nil
@@ -208,6 +211,10 @@ func check(args *skel.CmdArgs) error {
 		return err
 	}
 	defer pod.close()
+	s, err := control.GetStatus(ctx, c.Control)
+	if err != nil { // without a daemon, the pod has no carrier
+		return err
+	}
 	seen, err := pod.look(a.ifName)
 	if err != nil {
 		return err
@@ -217,10 +224,6 @@ func check(args *skel.CmdArgs) error {
 	}
 	if mac != "" && mac != seen.mac {
 		return fmt.Errorf("%s has the MAC %s, not %.40q", a.ifName, seen.mac, mac)
-	}
-	s, err := control.GetStatus(ctx, c.Control)
-	if err != nil {
-		return err
 	}
 	if err := serves(s, a, stable(args.Netns)); err != nil {
 		return err
@@ -259,6 +262,26 @@ func serves(s *report.Status, a attachment, netns string) error {
 		}
 	}
 	return nil
+}
+
+// awaitServed waits until the daemon's status has the attachment ready. The status may follow the kernel by
+// a moment, and a CHECK right after the ADD compares both.
+func awaitServed(ctx context.Context, c *conf, a attachment, netns string) error {
+	for {
+		s, err := control.GetStatus(ctx, c.Control)
+		if err != nil {
+			return err
+		}
+		missing := serves(s, a, netns)
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", missing, context.Cause(ctx))
+		case <-time.After(busyPause + rand.N(busyJitter)):
+		}
+	}
 }
 
 func status(args *skel.CmdArgs) error {

@@ -16,11 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often ADD looks whether the interface is complete.
+// lookEvery is how often ADD looks whether the interface is complete in the pod.
 const lookEvery = 20 * time.Millisecond
 
 // pod is the network namespace of a pod.
-type pod struct{ nl *netlink.Handle }
+type pod struct {
+	ns *os.File
+	nl *netlink.Handle
+}
 
 // openPod opens a namespace, which must not be that of the plugin. Errors have the specification's
 // code 8.
@@ -35,16 +38,16 @@ func openPod(path string) (*pod, error) {
 	if !there.Mode().IsRegular() { // opening a FIFO would block
 		return nil, types.NewError(types.ErrInvalidNetNS, "not a network namespace", path)
 	}
-	ns, err := netns.GetFromPath(path)
+	ns, err := os.Open(path)
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetNS, "cannot open the network namespace", err.Error())
 	}
-	defer ns.Close()
-	nl, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	nl, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
+		ns.Close()
 		return nil, types.NewError(types.ErrInvalidNetNS, "cannot enter the network namespace", fmt.Sprintf("%s: %v", path, err))
 	}
-	return &pod{nl}, nil
+	return &pod{ns, nl}, nil
 }
 
 // isOwn reports whether a path is that of the plugin's own network namespace.
@@ -54,7 +57,10 @@ func isOwn(path string) bool {
 	return err == nil && errHere == nil && os.SameFile(here, there)
 }
 
-func (p *pod) close() { p.nl.Close() }
+func (p *pod) close() {
+	p.nl.Close()
+	p.ns.Close()
+}
 
 // device is an interface as the kernel shows it.
 type device struct {

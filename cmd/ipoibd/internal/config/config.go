@@ -75,6 +75,9 @@ type Interface struct {
 	Addresses []string `yaml:"addresses"`
 	Routes    []string `yaml:"routes"`
 	Up        bool     `yaml:"up"`
+	// SourceCheck drops frames of the host that come from, or claim, an address other than Addresses and
+	// its link-local ones.
+	SourceCheck bool `yaml:"source_check"`
 	// SendWRs and RecvWRs are the lengths of the queues; Validate replaces 0 by the device's
 	// default.
 	SendWRs int  `yaml:"send_wrs"`

@@ -86,6 +86,8 @@ type Device struct {
 	Soft        // settings for the software HCA only
 	// Reset is how a real HCA is reset.
 	Reset Reset `yaml:"reset"`
+	// Force resets a real HCA even while other programs have it open.
+	Force bool `yaml:"force"`
 	// Coordinator is the directory of the locks by which daemons share the device; if it
 	// is empty, no other process uses the device.
 	Coordinator string        `yaml:"coordinator"`
@@ -114,8 +116,9 @@ type Soft struct {
 // Reset is how a real HCA is reset.
 type Reset string
 
-// Ways to reset a real HCA. All but ResetNone interrupt other users of the device; the
-// last two remove and recreate its netdevs as well.
+// Ways to reset a real HCA. All but ResetNone affect every user of the device: they wait until
+// no other program has it open, unless [Device.Force] is set. The last two remove and recreate
+// its netdevs as well.
 const (
 	ResetNone   Reset = "none"   // only close and open it
 	ResetLink   Reset = "link"   // delete a Soft-RoCE device and add it again
@@ -148,6 +151,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		only  Kind
 	}{
 		{"reset", d.Reset != ResetNone, KindRDMA},
+		{"force", d.Force, KindRDMA},
 		{"underlay", d.Underlay != "", KindSoft},
 		{"pkeys", d.PKeys != nil, KindSoft},
 		{"standard_mtu", d.StandardMTU, KindSoft},

@@ -37,7 +37,7 @@ type Step[T Device | Interface] struct {
 // Any other field needs another one in its place.
 var (
 	liveDevice    = []string{"pkeys", "peers"}
-	liveInterface = []string{"mtu", "addresses", "routes", "up", "follow"}
+	liveInterface = []string{"mtu", "addresses", "routes", "up", "source_check", "follow"}
 )
 
 // MakePlan returns the plan from one valid configuration to another. It returns [Mistakes] if

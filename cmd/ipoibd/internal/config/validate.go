@@ -154,6 +154,9 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
 	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) { p, err := ParseAddress(s); return p.Addr(), err })
+	if f.SourceCheck && len(f.Addresses) == 0 {
+		ms.add(at+".source_check", "needs addresses, since all others are dropped")
+	}
 	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) { to, _, err := ParseRoute(s); return to, err })
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })

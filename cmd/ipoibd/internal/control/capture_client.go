@@ -38,14 +38,14 @@ func GetCapture(ctx context.Context, path string, q *capture.Request, out io.Wri
 		GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn },
 	}))
 	defer cancel()
-	resp, err := do(whole, viewTimeout, path, http.MethodPost, "/v1/capture", bytes.NewReader(body))
+	resp, err := do(whole, viewTimeout, path, http.MethodPost, "/v1/capture", bytes.NewReader(body), nil)
 	if err != nil {
 		return sum, err
 	}
 	defer resp.Body.Close()
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(completeTimeout, cancel)
-		if c, ok := conn.(*net.UnixConn); ok {
+		if c, ok := conn.(*sender); ok {
 			_ = c.CloseWrite() // fails if the daemon has ended, which the copy notices
 		}
 	})()

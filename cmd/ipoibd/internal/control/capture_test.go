@@ -114,7 +114,7 @@ func TestCaptureRefusals(t *testing.T) {
 		`{"filter":"` + strings.Repeat("x", 5000) + `"}`: "longer than 4096 bytes",
 		`{"file":"/etc/passwd"}`:                         "unknown field",
 	} {
-		resp, err := do(t.Context(), limit, path, http.MethodPost, "/v1/capture", strings.NewReader(body))
+		resp, err := do(t.Context(), limit, path, http.MethodPost, "/v1/capture", strings.NewReader(body), nil)
 		if err == nil {
 			resp.Body.Close()
 			t.Errorf("%.40s was accepted", body)
@@ -122,7 +122,7 @@ func TestCaptureRefusals(t *testing.T) {
 			t.Errorf("%.40s: %v, want %s", body, err, want)
 		}
 	}
-	if _, err := do(t.Context(), limit, path, http.MethodGet, "/v1/capture", http.NoBody); err == nil || !strings.Contains(err.Error(), "requires POST") {
+	if _, err := do(t.Context(), limit, path, http.MethodGet, "/v1/capture", http.NoBody, nil); err == nil || !strings.Contains(err.Error(), "requires POST") {
 		t.Errorf("GET: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -36,7 +37,7 @@ const (
 // GetStatus returns the status of the daemon that serves the socket.
 func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 	var s report.Status
-	if err := ask(ctx, viewTimeout, path, http.MethodGet, "/v1/status", http.NoBody, &s); err != nil {
+	if err := ask(ctx, viewTimeout, path, http.MethodGet, "/v1/status", http.NoBody, nil, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil
@@ -46,7 +47,7 @@ func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 // until ctx ends or the daemon does (nil), or until each returns an error, which it returns.
 func GetEvents(ctx context.Context, path string, since uint64, follow bool, each func(journal.Entry) error) error {
 	url := fmt.Sprintf("/v1/events?since=%d&follow=%t", since, follow)
-	resp, err := do(ctx, viewTimeout, path, http.MethodGet, url, http.NoBody)
+	resp, err := do(ctx, viewTimeout, path, http.MethodGet, url, http.NoBody, nil)
 	if err != nil {
 		return err
 	}
@@ -74,14 +75,18 @@ func Post(ctx context.Context, path string, q Request) error {
 	if err != nil {
 		return err
 	}
-	return ask(ctx, orderTimeout, path, http.MethodPost, q.url(), bytes.NewReader(body), q)
+	var pass *os.File
+	if add, ok := q.(*AddRequest); ok {
+		pass = add.Namespace
+	}
+	return ask(ctx, orderTimeout, path, http.MethodPost, q.url(), bytes.NewReader(body), pass, q)
 }
 
-// ask sends a request and decodes the answer.
-func ask(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, into any) error {
+// ask sends a request, with a descriptor unless that is nil, and decodes the answer.
+func ask(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit) // bounds the body of the answer as well
 	defer cancel()
-	resp, err := do(ctx, limit, path, method, url, body)
+	resp, err := do(ctx, limit, path, method, url, body, pass)
 	if err != nil {
 		return err
 	}
@@ -91,14 +96,18 @@ func ask(ctx context.Context, limit time.Duration, path, method, url string, bod
 
 // do sends a request and returns the response, whose header must arrive within limit. It
 // returns an error if the daemon refuses. The caller closes the response body.
-func do(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader) (*http.Response, error) {
+func do(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
 	if err != nil {
 		return nil, err
 	}
 	client := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+			if u, ok := c.(*net.UnixConn); ok && err == nil {
+				return &sender{u, pass}, nil
+			}
+			return c, err
 		},
 		ResponseHeaderTimeout: limit,
 		DisableKeepAlives:     true,

@@ -24,7 +24,7 @@ func withClient(ctx context.Context, c net.Conn) context.Context {
 }
 
 func uidOf(c net.Conn) int {
-	u, ok := c.(*net.UnixConn)
+	u, ok := c.(*conn)
 	if !ok {
 		return unknownUser
 	}

@@ -108,7 +108,7 @@ func TestClientSaysWhatIsWrong(t *testing.T) {
 		}
 		cancel()
 	}
-	if resp, err := do(t.Context(), 100*time.Millisecond, path, http.MethodGet, "/v1/events?follow=true", http.NoBody); !errors.Is(err, ErrHangs) {
+	if resp, err := do(t.Context(), 100*time.Millisecond, path, http.MethodGet, "/v1/events?follow=true", http.NoBody, nil); !errors.Is(err, ErrHangs) {
 		if err == nil {
 			resp.Body.Close()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -32,9 +33,10 @@ type Daemon interface {
 	// error, nothing has changed; config.Mistakes are those of the file.
 	Reload(context.Context) (report.Reload, error)
 	// Add adds an interface at run time, or replaces one that was added so: a JSON object with the
-	// fields of an interface in a configuration file. Remove removes such an interface, after changes
+	// fields of an interface in a configuration file. namespace is that to which its path leads, or nil;
+	// the caller closes it afterwards. Remove removes such an interface, after changes
 	// under way, or returns ErrNotFound. Their results and other errors are those of Reload.
-	Add(ctx context.Context, definition []byte) (report.Reload, error)
+	Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error)
 	Remove(ctx context.Context, name string) (report.Reload, error)
 	// HandOver hands everything over to another process of the same user, over the connection that
 	// accept returns; see package handover. After an error before accept, nothing has happened. It

@@ -119,7 +119,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	path := serve(t, newFake())
 	var there []*http.Response
 	for range maxFollowers {
-		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
+		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	}
 	there[0].Body.Close()
 	eventually(t, "a place is free", func() bool {
-		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
+		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody, nil)
 		if err == nil {
 			there = append(there, resp)
 		}

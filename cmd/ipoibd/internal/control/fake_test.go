@@ -33,8 +33,9 @@ type fake struct {
 	block    int          // bytes of a write of a capture
 	captures atomic.Int32 // running
 
-	mu     sync.Mutex
-	orders []string
+	mu        sync.Mutex
+	orders    []string
+	namespace os.FileInfo // of the last interface to add; nil: none was passed
 }
 
 func newFake() *fake {
@@ -84,7 +85,10 @@ func (f *fake) Reload(ctx context.Context) (report.Reload, error) {
 	return f.reload, f.take(ctx, "reload", "")
 }
 
-func (f *fake) Add(ctx context.Context, definition []byte) (report.Reload, error) {
+func (f *fake) Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error) {
+	f.mu.Lock()
+	f.namespace, _ = namespace.Stat() // nil: an error
+	f.mu.Unlock()
 	return f.reload, f.take(ctx, "add", string(definition))
 }
 

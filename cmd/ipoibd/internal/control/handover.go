@@ -23,10 +23,10 @@ const handOverProtocol = "ipoibd-hand-over"
 // another user, because files and queues belong to that user.
 func (s *Server) handOver(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(clientKey{}).(client)
-	if conn, isUnix := c.Conn.(*net.UnixConn); !ok || !isUnix {
+	if conn, isUnix := c.Conn.(*conn); !ok || !isUnix {
 		refuse(w, fmt.Errorf("%w: not a UNIX socket", ErrInvalid))
 		return
-	} else if _, err := handover.Peer(conn); err != nil {
+	} else if _, err := handover.Peer(conn.UnixConn); err != nil {
 		refuse(w, fmt.Errorf("%w: %w", ErrNotAllowed, err))
 		return
 	}
@@ -42,13 +42,14 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		answered = true
-		conn, ok := hijacked.(*net.UnixConn)
+		conn, ok := hijacked.(*conn)
 		_ = hijacked.SetDeadline(time.Now().Add(writeTimeout))
 		_, err = fmt.Fprintf(hijacked, "HTTP/1.1 %d Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", http.StatusSwitchingProtocols, handOverProtocol)
 		if err != nil || !ok || buffered.Reader.Buffered() > 0 { // a taker waits for the answer before it sends
 			return nil, errors.Join(errors.New("the taker has sent too much"), err, hijacked.Close())
 		}
-		return conn, nil
+		conn.keep(nil)
+		return conn.UnixConn, nil
 	})
 	if err != nil && !answered {
 		refuse(w, err)

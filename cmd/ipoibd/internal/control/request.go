@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -38,7 +39,7 @@ type FaultRequest struct {
 	Kind   string `json:"kind"`             // one of [FaultKinds]
 	After  int    `json:"after,omitempty"`  // opportunities to skip before it strikes
 	Count  int    `json:"count,omitempty"`  // number of times it strikes; 0 means 1
-	Verb   string `json:"verb,omitempty"`   // the verb, for verb_hangs and verb_hangs_forever; empty: any
+	Verb   string `json:"verb,omitempty"`   // the verb, for the kinds verb_*; empty: any
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 
@@ -144,7 +145,12 @@ func (q *ReloadRequest) carryOut(ctx context.Context, d Daemon) (err error) {
 // AddRequest adds an interface at run time, or replaces one that was added so. Its body is a JSON
 // object with the fields that an interface has in a configuration file, and its answer a
 // [report.Reload].
-type AddRequest struct{ json.RawMessage }
+type AddRequest struct {
+	json.RawMessage
+	// Namespace is the network namespace to which the path "netns" of the interface leads, for a
+	// daemon that may not open it there; nil: it opens it itself. It is the sender's, who closes it.
+	Namespace *os.File
+}
 
 func (*AddRequest) url() string { return "/v1/interfaces" }
 
@@ -157,7 +163,7 @@ func (q *AddRequest) resolve(Names) (err error) {
 }
 
 func (q *AddRequest) carryOut(ctx context.Context, d Daemon) error {
-	done, err := d.Add(ctx, q.RawMessage)
+	done, err := d.Add(ctx, q.RawMessage, q.Namespace)
 	if err == nil {
 		q.RawMessage, err = json.Marshal(done)
 	}

@@ -67,6 +67,10 @@ func (s *Server) order(w http.ResponseWriter, r *http.Request, q Request) {
 	}
 	defer func() { <-s.orders }()
 	s.keep(r)
+	if add, ok := q.(*AddRequest); ok {
+		add.Namespace = descriptorOf(r)
+		defer add.Namespace.Close()
+	}
 	if err := q.carryOut(r.Context(), s.daemon); err != nil {
 		refuse(w, err)
 		return

@@ -131,7 +131,7 @@ func newServer(l net.Listener, d Daemon) (*Server, error) {
 
 // Serve serves requests until Close.
 func (s *Server) Serve() error {
-	err := s.http.Serve(s.listener)
+	err := s.http.Serve(listener{s.listener})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

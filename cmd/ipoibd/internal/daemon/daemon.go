@@ -32,8 +32,8 @@
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver stops accepting clients,
-// and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
+// A hand-over to another process (package handover) excludes changes. The giver waits until no interface and no
+// device is on its way to another state; stops accepting clients, and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
 // pauses the receiving of HCAs; and offers its configuration, the state of each part and their
 // descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part was
 // told that another process continues it. The taker runs the giver's configuration first, and then
@@ -94,14 +94,15 @@ type Options struct {
 // daemon is a running daemon.
 type daemon struct {
 	fleet
-	opts    Options
-	started time.Time
-	control *control.Server
-	metrics *metrics.Server // nil: not over TCP
-	journal *journal.Journal
-	resting atomic.Bool // suspended by the operator
-	noBPF   sync.Once   // logs that eBPF is not available
-	given   atomic.Bool // another process continues everything
+	opts     Options
+	started  time.Time
+	control  *control.Server
+	metrics  *metrics.Server // nil: not over TCP
+	journal  *journal.Journal
+	resting  atomic.Bool // suspended by the operator
+	noBPF    sync.Once   // logs that eBPF is not available
+	given    atomic.Bool // another process continues everything
+	lastGive failedGive  // guarded by changing
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
@@ -110,6 +111,7 @@ type daemon struct {
 	changing chan struct{}              // has a value while the set changes, and from the stop on
 	cfg      *config.Config             // applied last; guarded by changing
 	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	passed   passed                     // for the change under way; guarded by changing
 	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
 	leaving  sync.WaitGroup             // of interfaces and devices that are no longer in the set
 }
@@ -151,6 +153,9 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 	}
 	// Not bounded by ctx: a stop that comes during the start is an orderly one.
 	made, err := d.prepare(context.Background(), plan, d.cfg, cfg)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // it came while a device waited for other daemons
+		return errors.Join(made.discard(), d.closeServers())
+	}
 	if err != nil {
 		return errors.Join(err, made.discard(), d.closeServers())
 	}

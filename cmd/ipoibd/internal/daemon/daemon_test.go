@@ -423,7 +423,7 @@ func TestSeveralDevices(t *testing.T) {
 		}
 	}
 	must(t, netlink.LinkSetDown(find(t, "under1")))
-	if s := r.waitState(2, report.InterfaceWaiting); s.Detail != "port 1 is DOWN: port is not active: under1 is down, or has no carrier; 'ip link set under1 up' brings it up" {
+	if s := r.waitState(2, report.InterfaceWaiting); s.Detail != "port 1 is DOWN: port is not active: under1 is down, or has no carrier; bring it up: ip link set under1 up" {
 		t.Errorf("under1 is down: %q", s.Detail)
 	}
 	if s := r.iface(0); s.State != report.InterfaceUp {

@@ -79,8 +79,11 @@ type managed struct {
 // newDevice constructs a device with the given interfaces. With probe, it opens the HCA for a
 // moment, so that a mistake, also in its interfaces, is reported at once. Without, the HCA must be
 // present.
-func (d *daemon) newDevice(c config.Device, interfaces []config.Interface, probe bool) (*managed, error) {
-	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenRDMA: d.opts.OpenRDMA, Log: d.opts.Log})
+func (d *daemon) newDevice(ctx context.Context, c config.Device, interfaces []config.Interface, probe bool) (*managed, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.running, cancel)()
+	slot, err := backend.New(ctx, c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenRDMA: d.opts.OpenRDMA, Log: d.opts.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +128,11 @@ type member struct {
 
 // newInterface creates or adopts an interface.
 func (d *daemon) newInterface(c config.Interface, dev *managed) (*member, error) {
-	f, err := iface.Open(c, dev.portGUID, d.env(dev))
+	env := d.env(dev)
+	if c.Name == d.passed.name {
+		env.Namespace = d.passed.namespace
+	}
+	f, err := iface.Open(c, dev.portGUID, env)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +234,7 @@ func (d *daemon) prepare(ctx context.Context, p config.Plan, was, is *config.Con
 		}
 		// What this daemon has open itself cannot be probed.
 		probe := !slices.ContainsFunc(was.Devices, func(c config.Device) bool { return c.Claims(&s.Is) })
-		dev, err := d.newDevice(s.Is, is.Interfaces, probe)
+		dev, err := d.newDevice(ctx, s.Is, is.Interfaces, probe)
 		if err != nil {
 			return m, fmt.Errorf("device %s: %w", s.Name, err)
 		}

@@ -12,18 +12,25 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/systemd"
+	"ipoibd/qprecovery"
 )
 
 // Limits of a hand-over.
 const (
-	// parkLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
-	// devices.
-	parkLimit = 2 * time.Second
+	// settleLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
+	// devices. Traffic flows meanwhile.
+	settleLimit = 2 * time.Second
+	// settlePause is the pause before they are asked again.
+	settlePause = 2 * time.Millisecond
+	// givePause is how long after a hand-over that has failed although traffic had stopped for it no other one
+	// is begun. Otherwise a program that asks and then stalls could stop traffic most of the time.
+	givePause = 10 * time.Second
 	// standLimit bounds how long traffic stands still, from when the first interface parks until the taker
 	// has everything. It takes some 10 ms, or ten times as long on a busy machine.
 	standLimit = 3 * time.Second
@@ -47,6 +54,7 @@ type estateDevice struct {
 	FDs    int
 	HCA    backend.Handed
 	Before counted
+	Ladder qprecovery.HandedDevice
 }
 
 type estateInterface struct {
@@ -78,8 +86,8 @@ type parked struct {
 
 type parkedDevice struct {
 	*managed
-	release func() // ends the parking
-	paused  bool   // it does not receive
+	*device.Parked
+	paused bool // it does not receive
 }
 
 // HandOver implements control.Daemon.
@@ -93,6 +101,9 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	if d.running.Err() != nil {
 		return errStopping
 	}
+	if err := d.lastGive.allows(time.Now()); err != nil {
+		return err
+	}
 	conn, err := accept()
 	if err != nil {
 		return err
@@ -104,7 +115,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	}
 	began := time.Now()
 	if err := d.give(g); err != nil {
-		d.opts.Log.Error("not handed over; this process continues", "to", g.PID, "err", err, "after", time.Since(began))
+		d.opts.Log.Error("not handed over; this process continues; if the new one cannot take over, stop this one and start the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
 		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("not handed over to process %d: %v", g.PID, err)})
 		return nil
 	}
@@ -116,11 +127,38 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	return nil
 }
 
+// failedGive is the last hand-over that has failed although traffic had stopped for it.
+type failedGive struct {
+	giver *handover.Giver // nil: there was none
+	at    time.Time
+}
+
+// allows returns why no other hand-over may begin now, or nil.
+func (f failedGive) allows(now time.Time) error {
+	if f.giver == nil {
+		return nil
+	}
+	select {
+	case <-f.giver.Done():
+	default: // it has the descriptors, and does not know that it must not use them
+		return fmt.Errorf("%w: process %d has not noticed that it could not take over; end it", control.ErrUnavailable, f.giver.PID)
+	}
+	if left := f.at.Add(givePause).Sub(now); left > 0 {
+		return fmt.Errorf("%w: the last hand-over, to process %d, has failed, and the log says why; try again in %s", control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
+	}
+	return nil
+}
+
 // give stops everything at a boundary, and offers it. After an error it continues.
 func (d *daemon) give(g *handover.Giver) error {
+	within, cancel := context.WithTimeout(d.running, settleLimit)
+	defer cancel()
+	if err := d.settle(within); err != nil {
+		g.Withdraw(err)
+		return err
+	}
 	d.pauseServers() // first, so that no client sees what has stopped
-	limit := time.Now().Add(standLimit)
-	p, err := d.park()
+	p, limit, err := d.parkAll(within)
 	var e estate
 	var fds []int
 	if err == nil {
@@ -134,12 +172,72 @@ func (d *daemon) give(g *handover.Giver) error {
 		p.resume()
 		d.resumeServers()
 		g.Withdraw(err)
+		d.lastGive = failedGive{g, time.Now()}
 		return err
 	}
 	d.given.Store(true)
 	d.control.GiveUp()
 	p.leave()
 	return nil
+}
+
+// settle waits until all interfaces and devices can be handed over, without stopping any.
+func (d *daemon) settle(ctx context.Context) error {
+	for {
+		err := d.canPark(ctx)
+		if !errors.Is(err, iface.ErrUnsettled) && !errors.Is(err, device.ErrUnsettled) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(settlePause):
+		}
+	}
+}
+
+// canPark returns why an interface or a device cannot be parked now.
+func (d *daemon) canPark(ctx context.Context) error {
+	devices, _ := d.lists()
+	for _, m := range d.working() {
+		if err := m.CanPark(ctx); err != nil {
+			return fmt.Errorf("interface %s: %w", m.Name(), err)
+		}
+	}
+	for _, dev := range devices {
+		if err := dev.CanPark(ctx); err != nil {
+			return fmt.Errorf("device %s: %w", dev.name, err)
+		}
+	}
+	return nil
+}
+
+// working returns the interfaces that have not failed.
+func (d *daemon) working() (all []*member) {
+	_, ifaces := d.lists()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range ifaces {
+		if m.failure == nil {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// parkAll parks everything, and returns the end of the time for which it may stand still. If something has
+// begun to change its state since it was asked, the others continue until that has ended.
+func (d *daemon) parkAll(ctx context.Context) (p *parked, limit time.Time, err error) {
+	for {
+		limit = time.Now().Add(standLimit)
+		if p, err = d.park(ctx); err == nil || ctx.Err() != nil {
+			return p, limit, err
+		}
+		p.resume()
+		if err = d.settle(ctx); err != nil {
+			return &parked{}, limit, err
+		}
+	}
 }
 
 func (d *daemon) pauseServers() {
@@ -160,18 +258,10 @@ func (d *daemon) resumeServers() {
 
 // park parks interfaces, and then devices: they receive until all interfaces have stopped sending, so
 // that what one sends to another still arrives. After an error, some of them are parked.
-func (d *daemon) park() (*parked, error) {
-	ctx, cancel := context.WithTimeout(d.running, parkLimit)
-	defer cancel()
+func (d *daemon) park(ctx context.Context) (*parked, error) {
 	p := &parked{}
-	devices, ifaces := d.lists()
-	for _, m := range ifaces {
-		d.mu.Lock()
-		failed := m.failure != nil
-		d.mu.Unlock()
-		if failed {
-			continue
-		}
+	devices, _ := d.lists()
+	for _, m := range d.working() {
 		held, err := m.Park(ctx)
 		if err != nil {
 			return p, fmt.Errorf("interface %s: %w", m.Name(), err)
@@ -179,11 +269,11 @@ func (d *daemon) park() (*parked, error) {
 		p.ifaces = append(p.ifaces, held)
 	}
 	for _, dev := range devices {
-		release, err := dev.Park(ctx)
+		held, err := dev.Park(ctx)
 		if err != nil {
 			return p, fmt.Errorf("device %s: %w", dev.name, err)
 		}
-		p.devices = append(p.devices, parkedDevice{managed: dev, release: release})
+		p.devices = append(p.devices, parkedDevice{managed: dev, Parked: held})
 	}
 	for i := range p.devices {
 		dev := &p.devices[i]
@@ -201,7 +291,7 @@ func (p *parked) resume() {
 		if dev.paused {
 			dev.slot.Resume()
 		}
-		dev.release()
+		dev.Release()
 	}
 	for _, held := range p.ifaces {
 		held.Resume()
@@ -217,7 +307,7 @@ func (p *parked) leave() {
 		held.Leave()
 	}
 	for _, dev := range p.devices {
-		dev.release()
+		dev.Release()
 	}
 }
 
@@ -248,7 +338,7 @@ func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 	all.Wait()
 	for _, dev := range p.devices { // after the interfaces, whose last messages it has sent
 		r, own, err := d.reportOf(dev.managed, time.Now()), []int(nil), error(nil)
-		x := estateDevice{Before: counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery}}
+		x := estateDevice{Before: counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}, Ladder: dev.Ladder}
 		x.HCA, own, err = dev.slot.HandOver()
 		errs[len(p.ifaces)] = errors.Join(errs[len(p.ifaces)], err)
 		x.FDs, fds = len(own), append(fds, own...)

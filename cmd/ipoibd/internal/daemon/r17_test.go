@@ -48,7 +48,7 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	cfg.Devices[0].Coordinator = dir
 	resetWithoutDisk(t, cfg, options())
 	// To remove a folder that is not empty it would have to be opened.
-	slot, err := backend.New(cfg.Devices[0], backend.Options{Log: slog.New(slog.DiscardHandler)})
+	slot, err := backend.New(t.Context(), cfg.Devices[0], backend.Options{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	id := slot.List(t.Context())[0]
 	for _, suffix := range []string{".use", ".intent"} {

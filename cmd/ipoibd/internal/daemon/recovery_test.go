@@ -31,9 +31,9 @@ func runSoft(t *testing.T, change func(*config.Device)) *managed {
 		change(&cfg)
 	}
 	before := use()
-	daemon := daemon{opts: options(), journal: journal.New()}
+	daemon := daemon{opts: options(), journal: journal.New(), running: t.Context()}
 	daemon.opts.AllowFaults = true
-	d, err := daemon.newDevice(cfg, []config.Interface{config.NewInterface()}, true)
+	d, err := daemon.newDevice(t.Context(), cfg, []config.Interface{config.NewInterface()}, true)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

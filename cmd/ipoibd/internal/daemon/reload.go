@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -109,8 +110,17 @@ func (d *daemon) enter(ctx context.Context, lock chan struct{}) error {
 
 // Add adds an interface at run time, or replaces it. An error may also mean that it was added, but
 // would be lost with a restart.
-func (d *daemon) Add(ctx context.Context, definition []byte) (report.Reload, error) {
-	return d.change(ctx, func(now *config.Config) (*config.Config, error) { return now.WithRuntime(definition) })
+func (d *daemon) Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error) {
+	return d.change(ctx, func(now *config.Config) (*config.Config, error) {
+		d.passed = passed{nameIn(definition), namespace}
+		return now.WithRuntime(definition)
+	})
+}
+
+// passed is the network namespace that has come with the request to add an interface.
+type passed struct {
+	name      string   // of the interface
+	namespace *os.File // nil: none
 }
 
 // Remove removes an interface that was added at run time.
@@ -136,7 +146,10 @@ func (d *daemon) change(ctx context.Context, follow func(*config.Config) (*confi
 	if err := d.enter(ctx, d.changing); err != nil {
 		return report.Reload{}, err
 	}
-	defer func() { <-d.changing }()
+	defer func() {
+		d.passed = passed{}
+		<-d.changing
+	}()
 	result, err := d.apply(ctx, follow)
 	if err == nil {
 		err = d.remember()

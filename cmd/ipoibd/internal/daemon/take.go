@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +17,10 @@ import (
 	"ipoibd/hca"
 )
 
-// settleLimit bounds how long the control socket and the metrics are not served after a hand-over,
+// serveLimit bounds how long the control socket and the metrics are not served after a hand-over,
 // because the interfaces that were up are not up again yet. It takes milliseconds. Meanwhile, clients
 // wait to be accepted.
-const settleLimit = time.Second
+const serveLimit = time.Second
 
 // goneTries and gonePause bound the attempts to take over from a daemon that ends just then.
 const (
@@ -34,8 +33,12 @@ const (
 func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, err error) {
 	d.lockMemory(cfg) // before the other daemon stops
 	for try := 1; ; try++ {
-		if taken, err = d.tryTakeOver(ctx, cfg); !errors.Is(err, handover.ErrGone) || try == goneTries {
+		taken, err = d.tryTakeOver(ctx, cfg)
+		if err == nil || ctx.Err() != nil {
 			return taken, err
+		}
+		if !errors.Is(err, handover.ErrGone) || try == goneTries {
+			return false, fmt.Errorf("%w; if this cannot be helped, stop the running daemon and start this one without --take-over, which interrupts traffic for a moment", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -63,7 +66,7 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 	if err != nil {
 		t.Fail()
 	} else {
-		err = t.Own()
+		err = t.Own(ctx)
 	}
 	if err != nil {
 		return false, errors.Join(fmt.Errorf("take over: %w", err), x.close())
@@ -116,13 +119,8 @@ func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance,
 	x = &inheritance{made: made{map[string]*managed{}, map[string]*member{}}}
 	rest := &portions{t.FDs}
 	defer func() { handover.CloseAll(rest.fds) }()
-	dec := json.NewDecoder(bytes.NewReader(t.State))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&x.estate); err != nil {
-		return x, fmt.Errorf("the state of the running daemon: %w", err)
-	}
 	e := &x.estate
-	if err := e.check(own); err != nil {
+	if err := errors.Join(e.decode(t.State), e.check(own)); err != nil {
 		return x, fmt.Errorf("the state of the running daemon: %w", err)
 	}
 	fds, err := rest.next(1)
@@ -161,6 +159,30 @@ func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance,
 		x.ifaces[c.Name] = &member{Iface: f, device: dev}
 	}
 	return x, nil
+}
+
+// decode decodes what another version may have sent: it ignores fields that it does not know, and those of
+// a device or an interface that are missing have their defaults.
+func (e *estate) decode(text []byte) error {
+	var lists struct {
+		Config struct{ Devices, Interfaces []json.RawMessage }
+	}
+	if err := errors.Join(json.Unmarshal(text, e), json.Unmarshal(text, &lists)); err != nil {
+		return err
+	}
+	for i, one := range lists.Config.Devices {
+		e.Config.Devices[i] = config.NewDevice()
+		if err := json.Unmarshal(one, &e.Config.Devices[i]); err != nil {
+			return err
+		}
+	}
+	for i, one := range lists.Config.Interfaces {
+		e.Config.Interfaces[i] = config.NewInterface()
+		if err := json.Unmarshal(one, &e.Config.Interfaces[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // check checks the configuration of an estate.
@@ -205,7 +227,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 	if err != nil {
 		return err
 	}
-	dev, err := d.newDevice(c, x.estate.Config.Interfaces, false)
+	dev, err := d.newDevice(d.running, c, x.estate.Config.Interfaces, false)
 	if err != nil {
 		handover.CloseAll(fds)
 		return err
@@ -218,6 +240,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 		}
 	}
 	dev.before = e.Before
+	dev.Inherit(e.Ladder)
 	return dev.slot.Inherit(e.HCA, fds, await)
 }
 
@@ -239,7 +262,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		d.opts.Log.Warn("systemd: cannot notify", "err", err)
 	}
 	began := time.Now()
-	for !d.settled(x) && time.Since(began) < settleLimit && d.running.Err() == nil {
+	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))

@@ -10,6 +10,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link/linktest/nstest"
@@ -139,4 +140,147 @@ func TestEstateIsChecked(t *testing.T) {
 	if _, err := p.next(1); err == nil {
 		t.Error("a descriptor that does not exist")
 	}
+}
+
+// succeed replaces the daemon by one that takes over from it.
+func (r *running) succeed(opts Options) *running {
+	r.t.Helper()
+	opts.TakeOver = true
+	next := start(r.t, r.cfg, opts)
+	if err := r.wait(); err != nil {
+		r.t.Fatalf("the former daemon: %v", err)
+	}
+	return next
+}
+
+// device returns the state of a device and of its recovery.
+func (r *running) device(name string) (d report.Device) {
+	r.t.Helper()
+	s, err := control.GetStatus(r.t.Context(), r.cfg.Control)
+	must(r.t, err)
+	for _, d := range s.Devices {
+		if d.Name == name {
+			return d
+		}
+	}
+	r.t.Fatalf("there is no device %s", name)
+	return d
+}
+
+// Devices that wait, are given up or suspended are handed over as they are, with their interfaces (R26): the
+// wait is not prolonged, the recovery is the same, and the others go on working.
+func TestR26TakeOverOfWhatWaits(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const wait = 4 * time.Second
+	underlay(t, "under0", 1)
+	underlay(t, "under1", 2)
+	cfg := configure(t, "ib0", "ib1")
+	cfg.Devices[0].Name = "d0"
+	cfg.Devices = append(cfg.Devices, cfg.Devices[0])
+	cfg.Devices[1].Name, cfg.Devices[1].Underlay, cfg.Devices[1].GiveUpAfter = "d1", "under1", wait
+	for i := range cfg.Interfaces {
+		cfg.Interfaces[i].Device, cfg.Interfaces[i].Up = cfg.Devices[i].Name, true
+	}
+	must(t, cfg.Validate())
+	opts := options()
+	opts.AllowFaults = true
+	r := start(t, cfg, opts)
+	r.waitState(0, "up")
+	r.waitState(1, "up")
+	must(t, control.Post(t.Context(), cfg.Control, &control.FaultRequest{Device: "d1", Kind: "unplug"}))
+	is := func(name, state string) func() bool {
+		return func() bool { return r.device(name).Recovery.State == state }
+	}
+	r.eventually("d1 waits", is("d1", "waiting"))
+	r.eventually("ib1 has no carrier", func() bool { return !r.iface(1).Carrier })
+	for _, state := range []string{"waiting", "given_up"} {
+		before, one := r.device("d1").Recovery, r.iface(1)
+		for range 3 {
+			r = r.succeed(opts)
+		}
+		after, other := r.device("d1").Recovery, r.iface(1)
+		if after.State != state || after.Since.IsZero() || !after.Since.Equal(before.Since) || len(after.History) != len(before.History) || after.GivesUp.Sub(before.GivesUp).Abs() > time.Second {
+			t.Errorf("d1 %s\nwas %+v\nis %+v", state, before, after)
+		}
+		if one.Recovery.State != other.Recovery.State || !one.Recovery.Since.Equal(other.Recovery.Since) {
+			t.Errorf("ib1 %s\nwas %+v\nis %+v", state, one.Recovery, other.Recovery)
+		}
+		if s := r.waitState(0, "up"); !s.Carrier {
+			t.Errorf("ib0 while d1 is %s: %+v", state, s)
+		}
+		r.eventually("d1 is given up", is("d1", "given_up"))
+	}
+	must(t, control.Post(t.Context(), cfg.Control, &control.FaultRequest{Device: "d1", Kind: control.FaultReplug}))
+	must(t, control.Post(t.Context(), cfg.Control, &control.RecoverRequest{Device: "d1"}))
+	r.waitState(1, "up")
+
+	must(t, control.Post(t.Context(), cfg.Control, &control.SuspendRequest{}))
+	r.eventually("d0 is suspended", is("d0", "suspended"))
+	r = r.succeed(opts)
+	if s := r.device("d0"); s.Recovery.State != "suspended" {
+		t.Errorf("after a hand-over, d0 is %+v", s)
+	}
+	must(t, control.Post(t.Context(), cfg.Control, &control.ResumeRequest{}))
+	r.waitState(0, "up")
+	r.waitState(1, "up")
+	r.stop()
+}
+
+// A state of another version is understood: what it has in addition is ignored, and what it lacks has the
+// default, not zero.
+func TestEstateOfAnotherVersion(t *testing.T) {
+	cfg := configure(t, "ib0")
+	text, err := json.Marshal(estate{Config: *cfg, Devices: make([]estateDevice, 1), Interfaces: make([]estateInterface, 1)})
+	must(t, err)
+	var all map[string]any
+	must(t, json.Unmarshal(text, &all))
+	all["Newer"] = 1
+	c := all["Config"].(map[string]any)
+	f, dev := c["Interfaces"].([]any)[0].(map[string]any), c["Devices"].([]any)[0].(map[string]any)
+	f["Newer"], dev["Newer"] = []int{1}, map[string]any{"a": 1}
+	delete(f, "EBPF")
+	delete(dev, "GiveUpAfter")
+	delete(all, "Left")
+	text, err = json.Marshal(all)
+	must(t, err)
+	var e estate
+	must(t, e.decode(text))
+	must(t, e.check(cfg))
+	if !reflect.DeepEqual(e.Config, *cfg) {
+		t.Errorf("%+v\nwant\n%+v", e.Config, *cfg)
+	}
+	for _, bad := range []string{"", "[]", `{"Config":{"Devices":[1]}}`} {
+		if err := new(estate).decode([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+// After a hand-over for which traffic has stopped in vain there is a pause before the next one, and the
+// refusal says for how long.
+func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	cfg := configure(t, "ib0")
+	cfg.Interfaces[0].Up = true
+	r := start(t, cfg, options())
+	r.waitState(0, "up")
+	conn, err := control.AskHandOver(t.Context(), cfg.Control)
+	must(t, err)
+	taker, err := handover.Take(t.Context(), conn)
+	must(t, err)
+	handover.CloseAll(taker.FDs)
+	taker.Fail()
+	r.waitState(0, "up")
+	opts := options()
+	opts.TakeOver = true
+	if err := Run(t.Context(), cfg, opts); err == nil || !strings.Contains(err.Error(), "try again in 10s") && !strings.Contains(err.Error(), "try again in 9s") || !strings.Contains(err.Error(), "stop the running daemon") {
+		t.Errorf("a hand-over right after one that failed: %v", err)
+	}
+	r.waitState(0, "up")
+	r.stop()
 }

@@ -17,15 +17,16 @@ const (
 	maxAHRequests = 32768
 )
 
-// AHResult answers a request.
+// AHResult answers a request. Without ID it is the error of a handle that could not be destroyed.
 type AHResult struct {
-	ID  uint64
+	ID  uint64 // as passed to Create, where it is not 0
 	AH  hca.AH
 	Err error
 }
 
 // AHWorkers make address handles off the data path, and keep them, so that teardown can
-// close them all.
+// close them all. One more goroutine destroys those that are no longer used: there may be thousands, for
+// which neither a new handle nor a rung of recovery waits.
 type AHWorkers struct {
 	pd      hca.PD
 	results chan AHResult
@@ -33,10 +34,12 @@ type AHWorkers struct {
 	stop    func()
 	wg      sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	more    *sync.Cond // signals that waiting has grown or ctx has ended
-	waiting []ahRequest
-	live    map[hca.AH]struct{}
+	mu       sync.Mutex // guards the fields below
+	more     *sync.Cond // signals that waiting has grown or ctx has ended
+	waiting  []ahRequest
+	unneeded *sync.Cond // signals that unused has grown or ctx has ended
+	unused   []hca.AH   // to destroy; they are in live as well
+	live     map[hca.AH]struct{}
 }
 
 type ahRequest struct {
@@ -50,11 +53,12 @@ func newAHWorkers(pd hca.PD) *AHWorkers {
 		results: make(chan AHResult),
 		live:    map[hca.AH]struct{}{},
 	}
-	w.more = sync.NewCond(&w.mu)
+	w.more, w.unneeded = sync.NewCond(&w.mu), sync.NewCond(&w.mu)
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for range ahWorkers {
 		w.wg.Go(w.run)
 	}
+	w.wg.Go(w.destroyUnused)
 	return w
 }
 
@@ -73,12 +77,38 @@ func (w *AHWorkers) Create(id uint64, spec hca.AHSpec) bool {
 // Results returns the channel of the answers.
 func (w *AHWorkers) Results() <-chan AHResult { return w.results }
 
-// Destroy closes a handle that no posted request uses.
-func (w *AHWorkers) Destroy(ah hca.AH) error {
+// Destroy requests that handles are closed, which no posted request uses. Results delivers each
+// failure.
+func (w *AHWorkers) Destroy(ahs []hca.AH) {
 	w.mu.Lock()
-	delete(w.live, ah)
-	w.mu.Unlock()
-	return ah.Close()
+	defer w.mu.Unlock()
+	w.unused = append(w.unused, ahs...)
+	w.unneeded.Signal()
+}
+
+func (w *AHWorkers) destroyUnused() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.ctx.Err() == nil {
+		if len(w.unused) == 0 {
+			w.unneeded.Wait()
+			continue
+		}
+		ah := w.unused[0]
+		w.unused = w.unused[1:]
+		w.mu.Unlock()
+		err := ah.Close()
+		if err != nil {
+			select {
+			case <-w.ctx.Done():
+			case w.results <- AHResult{Err: err}:
+			}
+		}
+		w.mu.Lock()
+		if err == nil {
+			delete(w.live, ah)
+		}
+	}
 }
 
 func (w *AHWorkers) run() {
@@ -120,13 +150,14 @@ func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
 	return ah, err
 }
 
-// Close waits for each worker to finish its current handle, ends the workers and closes all
+// Close waits for each goroutine to finish its current handle, ends them and closes all
 // handles. The results need not be received. Calling Close again retries the
 // handles that could not be closed.
 func (w *AHWorkers) Close() error {
 	w.stop()
 	w.mu.Lock()
 	w.more.Broadcast()
+	w.unneeded.Signal()
 	w.mu.Unlock()
 	w.wg.Wait()
 	var errs []error

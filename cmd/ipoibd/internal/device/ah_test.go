@@ -44,7 +44,7 @@ func TestAHWorkersEndInTime(t *testing.T) {
 				w := newAHWorkers(pd)
 				synctest.Wait()
 				taken := uint64(0)
-				for w.Create(taken, hca.AHSpec{}) {
+				for w.Create(taken+1, hca.AHSpec{}) {
 					taken++
 				}
 				if taken < maxAHRequests || taken > maxAHRequests+ahWorkers {
@@ -52,9 +52,7 @@ func TestAHWorkersEndInTime(t *testing.T) {
 				}
 				for range take {
 					r := <-w.Results()
-					if err := w.Destroy(r.AH); err != nil {
-						t.Error(err)
-					}
+					w.Destroy([]hca.AH{r.AH})
 				}
 				start := time.Now()
 				if err := w.Close(); err != nil {

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -81,10 +82,13 @@ func (s *slot) open(context.Context) (hca.Device, error) {
 	if s.guid == (hca.GUID{}) {
 		return nil, errAbsent
 	}
-	if slow := s.slow; slow > 0 {
+	if slow, n := s.slow, s.done.opens; slow > 0 {
 		s.mu.Unlock()
 		time.Sleep(slow)
 		s.mu.Lock()
+		if n != s.done.opens {
+			return nil, fmt.Errorf("opened again in the meantime: %w", hca.ErrBusy)
+		}
 	}
 	s.port = s.fabric.Attach("eth0", 1500, addr1)
 	dev, err := soft.Open(soft.Config{Name: "soft", Transport: s.port, GUID: s.guid})
@@ -102,6 +106,9 @@ func (s *slot) reset(context.Context) error {
 	s.done.resets++
 	if s.stiff != nil {
 		return s.stiff
+	}
+	if s.faults == nil { // it was never open
+		return nil
 	}
 	s.faults.Clear()
 	s.faults.Release()

@@ -11,7 +11,7 @@ import (
 
 // Why an operator's command is refused, or not carried out.
 var (
-	// ErrNotOpen: the device was never open, so there is nothing to reset.
+	// ErrNotOpen: the device was never open. If it is absent as well, there is nothing to reset.
 	ErrNotOpen = errors.New("device is not open yet")
 	// ErrSuspended: the device is suspended. While it is, views report this error as the
 	// reason why there is no session.
@@ -30,10 +30,10 @@ var (
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset requests a reset of the device, or an immediate retry while Run waits for the
-// device. It returns once the request is accepted. Requests during a reset are merged into
-// it (R15). Errors: [ErrNotOpen], after which the device is retried at once; [ErrSuspended],
-// [ErrEnded], the error of ctx.
+// Reset requests a reset of the device, or, if it is absent, an immediate search for it. It
+// returns once the request is accepted. Requests during a reset are merged into it (R15).
+// Errors: [ErrNotOpen] if it was never open and is absent; [ErrSuspended], [ErrEnded], the
+// error of ctx.
 func (d *Device) Reset(ctx context.Context) error { return d.command(ctx, qprecovery.DoReset) }
 
 // Recover retries a device that was given up, at once and then for as long as Run usually

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
@@ -84,7 +85,7 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 	switch {
 	case v.Underlay == "":
 	case errors.Is(err, port.ErrDown):
-		err = fmt.Errorf("%w: %s is down, or has no carrier; 'ip link set %s up' brings it up", err, v.Underlay, v.Underlay)
+		err = fmt.Errorf("%w: %s is down, or has no carrier; bring it up: %s", err, v.Underlay, report.Command("ip link set %s up", v.Underlay))
 	case errors.Is(err, port.ErrNoGID), errors.Is(err, port.ErrNoMTU):
 		err = fmt.Errorf("netdev %s: %w", v.Underlay, err)
 	}
@@ -116,7 +117,8 @@ type Device struct {
 	shared    atomic.Pointer[sharer]
 	locks     func(resetlock.Config) (sharer, error)
 	opens     atomic.Uint64
-	suspended bool // Run begins suspended
+	suspended bool                     // Run begins suspended
+	inherited *qprecovery.HandedDevice // what Run continues; nil: it begins with a device that was never open
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
@@ -161,9 +163,15 @@ func (d *Device) Opens() uint64 { return d.opens.Load() }
 // open, the request is outdated and resets nothing. A request during a reset is merged into
 // that reset.
 func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
-	select {
-	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
-	default: // a reset is already requested
+	for a := (qprecovery.Asked{Reason: reason, Gen: uint32(instance)}); ; {
+		select {
+		case d.asked <- a:
+			return
+		case waiting := <-d.asked: // of two requests, the one about the later session counts
+			if waiting.Gen > a.Gen {
+				a = waiting
+			}
+		}
 	}
 }
 

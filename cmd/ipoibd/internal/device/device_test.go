@@ -34,7 +34,7 @@ func TestViewFollowsPort(t *testing.T) {
 	})
 }
 
-// The first opening is tried again after 1, 2 and 4 s and then every 8 s, and at once
+// The first opening is tried again after 0.1, 0.2, ... 6.4 s and then every 10 s, and at once
 // when the list changes. A reason that does not change is published once.
 func TestFirstOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestFirstOpening(t *testing.T) {
 		changed, unsubscribe := b.Subscribe()
 		defer unsubscribe()
 		<-changed
-		time.Sleep(7*time.Second + 2*qprecovery.StartPauseMost + time.Second/2)
-		if b.slot.did().opens != 6 || !errors.Is(b.View().Err, errAbsent) {
+		time.Sleep(127*100*time.Millisecond + 2*qprecovery.RetryEvery + 50*time.Millisecond)
+		if b.slot.did().opens != 10 || !errors.Is(b.View().Err, errAbsent) {
 			t.Errorf("opened %d times: %v", b.slot.did().opens, b.View().Err)
 		}
 		select {
@@ -77,7 +77,7 @@ func TestR29ReasonsNameTheNetdev(t *testing.T) {
 			t.Error(err)
 		}
 		b.slot.port.SetUp(false)
-		want(plan(), "port 1 is DOWN: port is not active: eth0 is down, or has no carrier; 'ip link set eth0 up' brings it up")
+		want(plan(), "port 1 is DOWN: port is not active: eth0 is down, or has no carrier; bring it up: ip link set eth0 up")
 		b.slot.port.SetUp(true)
 		b.slot.port.DelAddr(addr1)
 		want(plan(), "netdev eth0: port has no usable GID: the netdev below it needs an IP address")

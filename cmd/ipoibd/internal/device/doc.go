@@ -21,11 +21,12 @@
 //	Close                  | fails the session if it does not      | Closed
 //	                       | work; takes it from the view; closes  |
 //	                       | it when the users have released it    |
-//	Abandon                | closes it without them                | Closed
+//	Abandon                | closes it without them, or no longer  | Closed, or none
+//	                       | waits for the opening                 |
 //	RequestReset, Released | passes them to the locks              | ResetPending, ResetEnded,
 //	                       |                                       | GraceOver
 //	Refresh                | reads the list                        | Listed
-//	Check                  | queries a port                        | Checked
+//	Check                  | queries the ports, publishes them     | Checked
 //	Entered, Ended, Paused | writes journal and log                |
 //	GiveUp, ReportForeign  |                                       |
 //	Answer                 | returns from Reset, Recover, Suspend, |
@@ -39,9 +40,10 @@
 //
 // # Health
 //
-// While the device is healthy, the machine has a port queried two seconds after the last
-// answer, whether or not an interface is up. A query that reports an error of the device, or
-// takes longer than 5 s, is a failure of the device like any other.
+// While the device is healthy, the machine has its ports queried two seconds after the last
+// answer, and after each event of a port, whether or not an interface is up. The view shows what
+// the last query has returned. A query that reports an error of the device, or hangs (package
+// guard), is a failure of the device like any other.
 //
 // # Closing
 //
@@ -62,17 +64,19 @@
 //	goroutine | how many           | ends with
 //	Run       | 1                  | its context, once the users have released the HCA
 //	events    | 1 per open session | the closing of the session
-//	opening   | at most 1          | the answer of the Opener
+//	opening   | at most 1          | the answer of the Opener, or after 10 s
 //	closing   | 1 per session      | the release by the users, or their being abandoned
 //	reset     | at most 1          | the return of Config.Reset or Complete
 //	list      | at most 1          | the answer of the Lister
 //	check     | 1 per session      | the port's answer, or after 5 s
 //
-// They report to Run by messages. While one call of the Opener is stuck, no other is started.
-// An HCA that it returns too late is closed, and so is an HCA other than the known one.
+// They report to Run by messages. A call of the Opener that is stuck is abandoned and counts as
+// a zombie (package guard). An HCA that it returns too late is closed, and so is an HCA other
+// than the known one.
 //
 // # Endpoints
 //
 // An [Endpoint] is one interface's share of a session: PD, MRs, CQs, the queue pair in RTS
-// with its groups, and the address handles, built and closed in order.
+// with its groups, and the address handles, built and closed in order. A [Caller] is the way to it for
+// the goroutines that post and poll: it finds out when the device hangs in such a call.
 package device

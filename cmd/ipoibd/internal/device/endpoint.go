@@ -16,7 +16,7 @@ import (
 type EndpointSpec struct {
 	Plan       port.Plan
 	Queues     int     // of the queue pair; 0 means 1
-	SendWRs    int     // of each queue
+	SendWRs    int     // of each queue; those with an entry for each segment may be longer
 	RecvWRs    int     // of each queue
 	SendStride int     // bytes of one send slot
 	RecvStride int     // bytes of one receive slot
@@ -190,7 +190,7 @@ func (e *Endpoint) createCQs(gen uint32) error {
 		for _, c := range []struct {
 			cq      *hca.CQ
 			entries int
-		}{{&q.SendCQ, e.Spec.SendWRs}, {&q.RecvCQ, e.Spec.RecvWRs}} {
+		}{{&q.SendCQ, e.sendDepth()}, {&q.RecvCQ, e.Spec.RecvWRs}} {
 			cq, err := e.session.CreateCQ(hca.CQSpec{Entries: c.entries})
 			if err != nil {
 				return err
@@ -203,9 +203,19 @@ func (e *Endpoint) createCQs(gen uint32) error {
 	return nil
 }
 
+// sendDepth returns the length of a send queue. A large send that needs an entry for each segment
+// fits even if the queue has fewer slots than it has segments.
+func (e *Endpoint) sendDepth() int {
+	dev := e.session.Attr()
+	if !dev.TSOEntries {
+		return e.Spec.SendWRs
+	}
+	return max(e.Spec.SendWRs, min(hca.MaxLSOSegments, dev.MaxQPWR, dev.MaxCQE))
+}
+
 func (e *Endpoint) createQP() error {
 	spec := hca.QPSpec{
-		Num: e.Spec.QPN, Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
+		Num: e.Spec.QPN, Queues: len(e.Queues), SendWRs: e.sendDepth(), RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
 		LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP,
 		BlockLoopback: e.session.Attr().BlocksLoop,
 	}
@@ -271,7 +281,8 @@ func (e *Endpoint) modify(to hca.QPState) error {
 func (e *Endpoint) State() (hca.QPState, error) {
 	for _, q := range e.Queues {
 		for _, cq := range []hca.CQ{q.SendCQ, q.RecvCQ} {
-			if _, err := cq.Poll(nil); err != nil {
+			by := e.session.Caller(nil, cq)
+			if err := by.Do(func() error { _, err := by.CQ.Poll(nil); return err }); err != nil {
 				return 0, err
 			}
 		}

@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -90,6 +91,60 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// entryPerSegment is a device that needs an entry of the send queue for each segment.
+type entryPerSegment struct {
+	hca.Device
+	entries []int // of the CQs, in the order of their creation
+}
+
+func (d *entryPerSegment) Attr() hca.DeviceAttr {
+	a := d.Device.Attr()
+	a.TSOEntries = true
+	return a
+}
+
+func (d *entryPerSegment) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
+	d.entries = append(d.entries, spec.Entries)
+	return d.Device.CreateCQ(spec)
+}
+
+// The longest large send fits the send queue and its CQ, on a device that needs an entry for each
+// segment, although there are fewer send slots.
+func TestEndpointHasRoomForAllSegments(t *testing.T) {
+	fabric := memfabric.New(1)
+	defer fabric.Close()
+	soft, err := soft.Open(soft.Config{Name: "soft", Transport: fabric.Attach("eth0", 1500, addr1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := &entryPerSegment{Device: soft}
+	s := newSession(guard.Wrap(dev, guard.Options{}), 1)
+	ports, err := queryPorts(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := testSpec(View{Session: s, Ports: ports})
+	for _, slots := range []int{128, 3000} {
+		spec.SendWRs, spec.RecvWRs, dev.entries = slots, 256, nil
+		e, err := OpenEndpoint(s, spec, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := e.QP.Spec().SendWRs, max(slots, hca.MaxLSOSegments); got != want || !slices.Equal(dev.entries, []int{want, 256}) {
+			t.Errorf("%d slots: %d entries, CQs of %d; want %d, CQs of [%d 256]", slots, got, dev.entries, want, want)
+		}
+		if got, want := len(e.Queues[0].SendMR.Bytes()), slots*spec.SendStride; got != want {
+			t.Errorf("%d slots: %d bytes, want %d", slots, got, want)
+		}
+		if err := e.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("close the device: %v", err)
+	}
 }
 
 // A failure at any step takes back the steps before it: the device closes

@@ -3,10 +3,12 @@ package device
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/port"
 )
@@ -65,29 +67,28 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 		s.deliver(ev)
 		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // the users of queue pairs and CQs handle the events of those
 		case qprecovery.ClassPort:
-			ports, err := queryPorts(s)
-			if err != nil {
-				o.fault(s, qprecovery.OfVerbError(qprecovery.VerbQueryPort, err))
-				continue
-			}
-			o.tell(func(o *owner) { o.portsChanged(s, ports) })
-		case qprecovery.ClassDeviceError:
 			o.fault(s, class)
+		case qprecovery.ClassDeviceError:
+			o.fault(s, cmp.Or(s.blame(), class))
 		}
 	}
 }
 
-// fault reports an error of a session to the machine.
-func (o *owner) fault(s *Session, class qprecovery.Class) {
-	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: class}) })
+// blame returns the class of the error that the session has failed with, if it is one of the device: a
+// call that hangs is no fatal event.
+func (s *Session) blame() qprecovery.Class {
+	var f *guard.Failure
+	if errors.As(s.Err(), &f) {
+		if class := qprecovery.OfError(qprecovery.VerbGetAsyncEvent, f.Cause); class.OfDevice() {
+			return class
+		}
+	}
+	return qprecovery.ClassSuccess
 }
 
-// portsChanged publishes the ports of the session, unless another one is open by now.
-func (o *owner) portsChanged(s *Session, ports []hca.PortAttr) {
-	if o.session == s {
-		o.setPorts(ports)
-		o.show()
-	}
+// fault reports an error or an event of a session to the machine.
+func (o *owner) fault(s *Session, class qprecovery.Class) {
+	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: class}) })
 }
 
 // setPorts sets the ports of the session. It reports to the operator that the GID of a port
@@ -124,16 +125,28 @@ func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 	return slog.LevelInfo
 }
 
-// check queries port 1 through the open session, whether or not it has users (R8). The
-// query may take 5 s, since it may wait for a lock of the host (guard.Options).
+// check queries the ports through the open session, whether or not it has users (R8), and publishes
+// them. The query may take long, since it may wait for a lock of the host (guard.Options).
 func (o *owner) check(gen uint32) {
 	s := o.session
 	o.work.Go(func() {
-		_, err := s.QueryPort(1)
-		class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
-		if class.OfDevice() {
-			o.log.Error("the periodic query of the device failed", "err", err)
-		}
-		o.tell(func(o *owner) { o.step(qprecovery.Checked{Gen: gen, Class: class}) })
+		ports, err := queryPorts(s)
+		o.tell(func(o *owner) { o.checked(s, gen, ports, err) })
 	})
+}
+
+// checked handles the result of a check.
+func (o *owner) checked(s *Session, gen uint32, ports []hca.PortAttr, err error) {
+	class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
+	switch {
+	case class.OfDevice():
+		o.log.Error("the query of the ports failed", "err", err)
+	case err != nil && o.unqueried != s:
+		o.unqueried = s
+		o.log.Warn("cannot query the ports; trying again", "err", err)
+	case err == nil && o.session == s:
+		o.unqueried = nil
+		o.setPorts(ports)
+	}
+	o.step(qprecovery.Checked{Gen: gen, Class: class})
 }

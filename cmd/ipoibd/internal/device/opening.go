@@ -28,12 +28,17 @@ var (
 	errAbandoned = errors.New("not released within the grace period")
 )
 
+// opening is an opening under way.
+type opening struct {
+	op     uint64 // 0: there is none
+	cancel context.CancelFunc
+}
+
 // opened is the result of an opening.
 type opened struct {
-	session   *Session
-	ports     []hca.PortAttr
-	id        qprecovery.Identity
-	cancelled bool
+	session *Session
+	ports   []hca.PortAttr
+	id      qprecovery.Identity
 }
 
 // open begins an opening. The machine requests no other before it has the result.
@@ -41,16 +46,19 @@ func (o *owner) open(a qprecovery.Open) {
 	if o.sharer == nil { // the locks could not be opened when the list came
 		err := o.share(o.machine.Devices())
 		if err != nil || o.sharer.Status().State != reset.StateUsing { // another process resets the device
-			o.do(func() { o.opened(a.Op, opened{cancelled: err == nil}, cmp.Or(err, context.Canceled)) })
+			o.opening = opening{op: a.Op, cancel: func() {}}
+			o.do(func() { o.opened(a.Op, opened{}, cmp.Or(err, context.Canceled)) })
 			return
 		}
 	}
 	ctx, cancel := context.WithCancel(o.ctx)
-	o.cancel = cancel
+	o.opening = opening{a.Op, cancel}
 	o.work.Go(func() {
 		defer cancel()
 		got, err := o.openSession(ctx, a.Gen, a.Want)
-		got.cancelled = ctx.Err() != nil
+		if err != nil && ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		if !o.tell(func(o *owner) { o.opened(a.Op, got, err) }) && err == nil {
 			o.closeHCA(got.session)
 		}
@@ -60,15 +68,16 @@ func (o *owner) open(a qprecovery.Open) {
 // openSession opens the HCA as a new generation and queries its ports. It closes any device
 // other than want again (R22); the zero identity accepts any device.
 func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
-	if err := d.zombies.Room(); err != nil {
-		return opened{}, err
-	}
-	dev, err := d.cfg.Open(ctx)
+	dev, err := guard.Open(ctx, d.cfg.Open, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies})
 	if err != nil {
 		return opened{}, err
 	}
-	s := newSession(guard.Wrap(dev, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies}), uint64(gen))
+	s := newSession(dev, uint64(gen))
+	cancelled := context.AfterFunc(ctx, func() { s.Fail(ctx.Err()) })
 	ports, err := queryPorts(s)
+	if !cancelled() {
+		err = cmp.Or(s.Err(), err, ctx.Err())
+	}
 	if err != nil {
 		s.Fail(err) // a failed session can always be closed
 		return opened{}, errors.Join(err, s.Close())
@@ -96,12 +105,22 @@ func queryPorts(s *Session) ([]hca.PortAttr, error) {
 	return ports, nil
 }
 
-// opened handles the result of an opening.
+// opened handles the result of an opening. A session that has opened although its opening was
+// abandoned is closed.
 func (o *owner) opened(op uint64, got opened, err error) {
+	if op != o.opening.op {
+		if err == nil {
+			o.work.Go(func() { o.closeHCA(got.session) })
+		}
+		return
+	}
+	o.opening = opening{}
 	last := o.cause
-	o.cause = err
-	if got.cancelled {
+	if o.cause = err; errors.Is(err, context.Canceled) {
 		o.cause = nil
+	}
+	if o.cause != nil && fmt.Sprint(last) != o.cause.Error() {
+		o.log.Error("cannot open device", "err", err)
 	}
 	if err == nil {
 		attr := got.session.Attr()
@@ -110,11 +129,9 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.setPorts(got.ports)
 		o.logOpen()
 		o.startEvents(o.session)
+		o.stepLocks(reset.Event{Kind: reset.Opened})
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
-	if o.cause != nil && o.machine.State() == qprecovery.DeviceStarting && fmt.Sprint(last) != o.cause.Error() {
-		o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)
-	}
 }
 
 func (o *owner) logOpen() {
@@ -134,14 +151,15 @@ func (o *owner) logOpen() {
 // close ends the use of the session. It is called again if a device that does not work has
 // not been released.
 func (o *owner) close(a qprecovery.Close) {
+	if o.session == nil {
+		return
+	}
 	level := slog.LevelInfo
 	if a.Fail {
 		level = slog.LevelWarn
-	}
-	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
-	if a.Fail && o.session != nil {
 		o.session.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
 	}
+	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
 	o.retire()
 }
 
@@ -185,8 +203,14 @@ func (d *Device) closeHCA(s *Session) {
 }
 
 // abandon closes the session without the users that have not released it: their handles
-// become zombies.
+// become zombies. It also stops waiting for an opening.
 func (o *owner) abandon() {
+	if o.opening.op != 0 {
+		o.note("opening it takes too long; continuing without waiting")
+		o.opening.cancel()
+		o.opening = opening{}
+		return
+	}
 	s := o.session
 	if s == nil {
 		return

@@ -27,13 +27,14 @@ type owner struct {
 	work    sync.WaitGroup
 	late    reset.Event // the result of a reset that came after the end of ctx
 
-	session  *Session           // that is open, or that its users have to release; nil: none
-	ports    []hca.PortAttr     // of session
-	families map[int]string     // of the GID that each port had last, by its index
-	attr     *hca.DeviceAttr    // of the last session
-	cancel   context.CancelFunc // ends the opening under way; nil: there is none
-	cause    error              // why the last opening or reset failed; nil: it succeeded
-	failure  string             // of the reset that was noted last in this recovery; "": none was
+	session   *Session        // that is open, or that its users have to release; nil: none
+	ports     []hca.PortAttr  // of session
+	unqueried *Session        // whose latest query of the ports failed, not because of the device; nil: none
+	families  map[int]string  // of the GID that each port had last, by its index
+	attr      *hca.DeviceAttr // of the last session
+	opening   opening
+	cause     error  // why the last opening or reset failed; nil: it succeeded
+	failure   string // of the reset that was noted last in this recovery; "": none was
 
 	commands uint64                  // so far; numbers them
 	answers  map[uint64]chan<- error // of commands that are not answered
@@ -47,10 +48,14 @@ const noDeadline = time.Hour
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
 	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
-	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
+	cfg := qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
-	})
+	}
+	o.machine = qprecovery.NewDeviceLadder(time.Now(), cfg)
+	if d.inherited != nil {
+		o.machine = qprecovery.InheritDeviceLadder(time.Now(), cfg, *d.inherited)
+	}
 	if d.suspended {
 		o.commands++
 		o.answers[o.commands] = make(chan error, 1) // buffered, because no goroutine receives from it
@@ -183,15 +188,17 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Open:
 		o.open(a)
 	case qprecovery.CancelOpen:
-		o.cancel()
+		o.opening.cancel()
 	case qprecovery.Close:
 		o.close(a)
 	case qprecovery.Abandon:
 		o.abandon()
 	case qprecovery.RequestReset:
-		o.stepLocks(reset.Event{Kind: reset.Want})
+		o.request()
 	case qprecovery.Released:
-		o.stepLocks(reset.Event{Kind: reset.Released, ID: reset.ID(a.ID)})
+		if o.sharer != nil {
+			o.stepLocks(reset.Event{Kind: reset.Released, ID: reset.ID(a.ID)})
+		}
 	case qprecovery.Refresh:
 		o.work.Go(func() {
 			ids := o.cfg.List.List(o.ctx)
@@ -226,6 +233,19 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
 }
 
+// request requests a reset. Without the lock files it fails at once; only an operator can request a
+// reset of a device that was never open.
+func (o *owner) request() {
+	if o.sharer != nil || o.share(o.machine.Devices()) == nil {
+		o.stepLocks(reset.Event{Kind: reset.Want})
+		return
+	}
+	const id = 1 // no other reset is pending
+	o.note("not reset: the locks that are shared with other processes cannot be opened")
+	o.step(qprecovery.ResetPending{ID: id})
+	o.step(qprecovery.ResetEnded{ID: id, Outcome: qprecovery.ResetFailed})
+}
+
 // stepLocks passes an event to the machine of the locks, and carries out its actions.
 func (o *owner) stepLocks(ev reset.Event) {
 	actions := o.sharer.Step(ev)
@@ -245,6 +265,9 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
+		if a.Abandon {
+			o.step(qprecovery.GraceOver{})
+		}
 		if a.Outcome == reset.OutcomeDone {
 			o.cause, o.failure = nil, ""
 			o.log.Info("the device was reset")

@@ -1,18 +1,59 @@
 package device
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
 
-// Park makes Run wait until release is called, because another process may continue what uses the
-// device: meanwhile the session neither ends nor is reset. Errors: ErrEnded, the error of ctx.
-func (d *Device) Park(ctx context.Context) (release func(), err error) {
-	parked, released := make(chan struct{}), make(chan struct{})
+	"ipoibd/qprecovery"
+)
+
+// ErrUnsettled means that the device cannot be handed over now, but perhaps in a moment.
+var ErrUnsettled = errors.New("not now")
+
+// Parked is a device whose Run waits until Release, because another process may continue it, and what uses
+// it. Meanwhile the session neither ends nor is reset.
+type Parked struct {
+	Ladder  qprecovery.HandedDevice
+	Release func() // is called once
+}
+
+// CanPark returns nil if Park would stop Run now. It stops nothing. Errors: those of Park.
+func (d *Device) CanPark(ctx context.Context) error {
+	_, err := d.park(ctx, func() {})
+	return err
+}
+
+// Park makes Run wait. Errors: ErrUnsettled with the reason, ErrEnded, the error of ctx.
+func (d *Device) Park(ctx context.Context) (*Parked, error) {
+	released := make(chan struct{})
+	h, err := d.park(ctx, func() { <-released })
+	return &Parked{h, func() { close(released) }}, err
+}
+
+// park calls wait on Run's goroutine after it has answered, unless the device is on its way to another state.
+func (d *Device) park(ctx context.Context, wait func()) (h qprecovery.HandedDevice, err error) {
+	answered := make(chan struct{})
+	ask := func(o *owner) {
+		var ok bool
+		if h, ok = o.machine.HandOver(time.Now()); !ok {
+			err = fmt.Errorf("%w: the device is being opened, closed or reset", ErrUnsettled)
+			wait = func() {}
+		}
+		close(answered)
+		wait()
+	}
 	select {
-	case d.calls <- func(*owner) { close(parked); <-released }:
-		<-parked
-		return func() { close(released) }, nil
+	case d.calls <- ask:
+		<-answered
+		return h, err
 	case <-d.ended:
-		return nil, ErrEnded
+		return h, ErrEnded
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return h, ctx.Err()
 	}
 }
+
+// Inherit makes Run continue the device of another process. It is called before Run.
+func (d *Device) Inherit(h qprecovery.HandedDevice) { d.inherited = &h }

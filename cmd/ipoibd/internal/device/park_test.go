@@ -11,7 +11,7 @@ import (
 func TestPark(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.healthy(soon)
-		release, err := b.Park(b.t.Context())
+		parked, err := b.Park(b.t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func TestPark(t *testing.T) {
 		if _, err := b.Park(within); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a parked device was parked: %v", err)
 		}
-		release()
+		parked.Release()
 		if err := b.Answers(b.t.Context()); err != nil {
 			t.Errorf("a released device: %v", err)
 		}

@@ -21,24 +21,28 @@ const (
 	proofBytes = 8
 )
 
-// proof is a queue pair with its own CQ and memory. It sends to itself and carries
-// nothing else.
+// proof is a queue pair with its own CQs and memory. It sends to itself and carries nothing else. It
+// has as many queues as the endpoint's queue pair, so that every lane is probed.
 type proof struct {
-	ep *Endpoint
-	cq hca.CQ
-	qp hca.QP
-	mr hca.MR
-	to hca.UDDest
+	ep    *Endpoint
+	mr    hca.MR
+	to    hca.UDDest
+	lanes []proofLane
+}
 
+// proofLane is one queue of a proof.
+type proofLane struct {
+	by      *Caller
+	slots   int // first probe's buffer in the memory of the proof
 	answers [proofProbes]struct{ sent, received bool }
 }
 
-// Prove reports whether the device has frozen: whether all probes through a fresh
-// queue pair and CQ stay unanswered, although the port is active and the wire was never
+// Prove reports whether the device has frozen: whether all probes through one queue of a fresh queue
+// pair with fresh CQs stay unanswered, although the port is active and the wire was never
 // full (R8). It does not touch the endpoint's own queue pair. It stops at the
-// first verb that fails and returns its error. Unless the device has frozen, errors of
-// releasing the proof's objects count as well; those that stay busy are released with
-// the endpoint. Prove blocks as long as its verbs, and proofLimit for each unanswered
+// first verb that fails, a post or poll that hangs included, and returns its error. Unless the device
+// has frozen, errors of releasing the proof's objects count as well; those that stay busy are released
+// with the endpoint. Prove blocks as long as its verbs, and proofLimit for each unanswered
 // probe.
 func (e *Endpoint) Prove() (frozen bool, err error) {
 	p := &proof{ep: e}
@@ -51,67 +55,87 @@ func (e *Endpoint) Prove() (frozen bool, err error) {
 		return false, fmt.Errorf("create a queue pair to prove a freeze: %w", err)
 	}
 	blocked := e.session.WireBlocked()
-	for i := range proofProbes {
-		answered, err := p.probe(i)
-		if answered || err != nil {
+	answered := true
+	for i := 0; answered && i < len(p.lanes); i++ {
+		l := &p.lanes[i]
+		if err := l.by.Do(func() (err error) { answered, err = p.probe(l); return err }); err != nil {
 			return false, err
 		}
+	}
+	if answered {
+		return false, nil
 	}
 	port, err := e.session.QueryPort(e.Spec.Plan.Port)
 	return err == nil && port.State == hca.PortActive && e.session.WireBlocked() == blocked, err
 }
 
 func (p *proof) build() (err error) {
-	e := p.ep
-	if p.mr, err = e.pd.AllocMR(proofProbes*(hca.GRHLen+proofBytes), hca.AccessLocalWrite); err != nil {
+	e, n := p.ep, len(p.ep.Queues)
+	if p.mr, err = e.pd.AllocMR(n*proofProbes*(hca.GRHLen+proofBytes), hca.AccessLocalWrite); err != nil {
 		return err
 	}
 	e.proof.add(p.mr.Close)
-	if p.cq, err = e.session.CreateCQ(hca.CQSpec{Entries: 2 * proofProbes}); err != nil {
+	cqs := make([]hca.CQPair, n)
+	for i := range cqs {
+		cq, err := e.session.CreateCQ(hca.CQSpec{Entries: 2 * proofProbes})
+		if err != nil {
+			return err
+		}
+		e.proof.add(cq.Close)
+		cqs[i] = hca.CQPair{Send: cq, Recv: cq}
+	}
+	spec := hca.QPSpec{Queues: n, SendWRs: proofProbes, RecvWRs: proofProbes, SendSGEs: 1, RecvSGEs: 1}
+	qp, queues, err := hca.CreateQueues(e.pd, spec, cqs)
+	if err != nil {
 		return err
 	}
-	e.proof.add(p.cq.Close)
-	spec := hca.QPSpec{SendWRs: proofProbes, RecvWRs: proofProbes, SendSGEs: 1, RecvSGEs: 1}
-	if p.qp, err = e.pd.CreateQP(spec, p.cq, p.cq); err != nil {
-		return err
-	}
-	e.proof.add(p.qp.Close)
+	e.proof.add(qp.Close)
 	// The top bit marks controlled Q_Keys (IBA 10.2.5), which an HCA may refuse.
-	p.to = hca.UDDest{AH: e.self, QPN: p.qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
-	if err := activate(p.qp, e.Spec.Plan, p.to.QKey); err != nil {
+	p.to = hca.UDDest{AH: e.self, QPN: qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
+	if err := activate(qp, e.Spec.Plan, p.to.QKey); err != nil {
 		return err
 	}
+	for i, q := range queues {
+		p.lanes = append(p.lanes, proofLane{by: e.session.Caller(q, cqs[i].Send), slots: i * proofProbes})
+	}
+	return nil
+}
+
+// sge returns n bytes of the buffer of probe i of a lane, which is sent from the buffer that
+// receives it.
+func (p *proof) sge(l *proofLane, i, off, n int) hca.SGE {
+	return p.mr.SGE((l.slots+i)*(hca.GRHLen+proofBytes)+off, n)
+}
+
+// probe sends probes through a lane, one after the other, until one is answered.
+func (p *proof) probe(l *proofLane) (answered bool, err error) {
 	recvs := make([]hca.RecvWR, proofProbes)
 	for i := range recvs {
-		recvs[i] = hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{p.sge(i, 0, hca.GRHLen+proofBytes)}}
+		recvs[i] = hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{p.sge(l, i, 0, hca.GRHLen+proofBytes)}}
 	}
-	_, err = p.qp.PostRecv(recvs)
-	return err
+	_, err = l.by.Queue.PostRecv(recvs)
+	for i := 0; i < proofProbes && !answered && err == nil; i++ {
+		wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(l, i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
+		if _, err = l.by.Queue.PostSend([]hca.SendWR{wr}); err == nil {
+			answered, err = l.await(time.Now().Add(proofLimit))
+		}
+	}
+	return answered, err
 }
 
-// sge returns n bytes of the buffer of probe i, which is sent from the buffer that
-// receives it.
-func (p *proof) sge(i, off, n int) hca.SGE {
-	return p.mr.SGE(i*(hca.GRHLen+proofBytes)+off, n)
-}
-
-// probe sends probe i and waits for an answer to any probe. It polls once more before
-// it gives up, in case this process was stopped in the meantime.
-func (p *proof) probe(i int) (answered bool, err error) {
-	wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
-	if _, err := p.qp.PostSend([]hca.SendWR{wr}); err != nil {
-		return false, err
-	}
-	for until := time.Now().Add(proofLimit); ; {
+// await waits for an answer to any probe. It polls once more before it gives up, in case this process
+// was stopped in the meantime.
+func (l *proofLane) await(until time.Time) (answered bool, err error) {
+	for {
 		late := !time.Now().Before(until)
-		if err := p.cq.Arm(); err != nil {
+		if err := l.by.CQ.Arm(); err != nil {
 			return false, err
 		}
-		answered, err := p.poll()
+		answered, err := l.poll()
 		if answered || late || err != nil {
 			return answered, err
 		}
-		if err := p.cq.Wait(until); err != nil {
+		if err := l.by.CQ.Wait(until); err != nil {
 			return false, err
 		}
 	}
@@ -119,11 +143,11 @@ func (p *proof) probe(i int) (answered bool, err error) {
 
 // poll polls for completions and reports whether any probe was both sent and received.
 // A request that failed is an answer too: a frozen device completes nothing.
-func (p *proof) poll() (answered bool, err error) {
+func (l *proofLane) poll() (answered bool, err error) {
 	var wcs [2 * proofProbes]hca.WC
-	n, err := p.cq.Poll(wcs[:])
+	n, err := l.by.CQ.Poll(wcs[:])
 	for _, wc := range wcs[:n] {
-		a := &p.answers[wc.ID%proofProbes]
+		a := &l.answers[wc.ID%proofProbes]
 		if wc.ID < proofProbes {
 			a.received = true
 		} else {

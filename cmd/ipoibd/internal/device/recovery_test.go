@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -364,13 +365,13 @@ func TestR20EarlierInstance(t *testing.T) {
 		stale := b.Status().Counts.Stale
 		b.onRun(func(o *owner) {
 			o.step(qprecovery.Fault{Gen: uint32(old.Instance), Class: qprecovery.ClassDeviceError})
-			o.portsChanged(old, nil)
+			o.checked(old, uint32(old.Instance), nil, nil)
 		})
 		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire("user") {
 			t.Errorf("%+v", v)
 		}
-		if got := b.Status().Counts.Stale; got != stale+1 {
-			t.Errorf("%d stale events, were %d", got, stale)
+		if got := b.Status().Counts.Stale; got != stale+2 {
+			t.Errorf("%d stale events, were %d, want 2 more", got, stale)
 		}
 	})
 }
@@ -426,4 +427,32 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 			t.Errorf("unplugged: %v", err)
 		}
 	})
+}
+
+// A request about a session that has ended does not displace another interface's request about the
+// present one, nor the reverse, before Run receives either (R15).
+func TestR15StaleRequestDisplacesNone(t *testing.T) {
+	for _, staleFirst := range []bool{true, false} {
+		bubble(t, nil, func(b *bench) {
+			if err := b.Reset(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			now := b.healthy(soon).Instance
+			parked, err := b.Park(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if staleFirst {
+				b.Device.Ask(now-1, qprecovery.ReasonVerbFailed)
+			}
+			b.Device.Ask(now, qprecovery.ReasonVerbStuck)
+			if !staleFirst {
+				b.Device.Ask(now-1, qprecovery.ReasonVerbFailed)
+			}
+			parked.Release()
+			synctest.Wait()
+			b.healthy(soon)
+			b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbStuck))
+		})
+	}
 }

@@ -196,20 +196,22 @@ func TestR24LateList(t *testing.T) {
 	}
 }
 
-// An opening that takes too long fails. A device that it returns late is closed, and two are
-// never open at once (the fabric would not allow it).
-func TestR21LateOpening(t *testing.T) {
+// An opening that takes too long is abandoned, and the device is reset and opened again (R08). Its
+// late answer has no effect.
+func TestR19LateOpening(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.slot.set(func() { b.slot.slow = 15 * time.Second })
 		b.Ask(qprecovery.ReasonVerbFailed)
-		time.Sleep(12 * time.Second)
-		if s := b.Status().State; s != qprecovery.DeviceWaiting {
-			t.Errorf("after the limit: %v", s)
-		}
+		time.Sleep(9 * time.Second)
 		b.slot.set(func() { b.slot.slow = 0 })
-		next := b.healthy(20 * time.Second)
-		if b.slot.did().opens != 3 || next.Instance != 3 {
-			t.Errorf("instance %d of %d openings", next.Instance, b.slot.did().opens)
+		next := b.healthy(2 * time.Second)
+		if d := b.slot.did(); d.opens != 3 || d.resets != 2 || next.Instance != 3 {
+			t.Errorf("instance %d of %d openings, %d resets", next.Instance, d.opens, d.resets)
+		}
+		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbFailed))
+		time.Sleep(time.Minute)
+		if now := b.View().Session; now != next {
+			t.Errorf("%v, %+v, want the same session", b.Status().State, now)
 		}
 	})
 }

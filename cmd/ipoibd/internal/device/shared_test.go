@@ -65,7 +65,7 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	const limit, grace = 20 * time.Second, 300 * time.Millisecond
 	dir := filepath.Join(t.TempDir(), "locks")
 	otherProcess(t, dir)
-	b := newShared(t, dir, grace)
+	b := newShared(t, dir, grace, func(c *Config) { c.Holders = func() []string { return []string{"a program (pid 7)"} } })
 	defer b.stop()
 	b.await(limit, func(v View) bool { return v.Session != nil })
 	if err := b.Reset(t.Context()); err != nil {
@@ -191,7 +191,6 @@ func newShared(t *testing.T, dir string, grace time.Duration, change ...func(*Co
 			f(c)
 		}
 		c.Coordinator, c.Grace, c.Means = dir, grace, "link"
-		c.Holders = func() []string { return []string{"a program (pid 7)"} }
 	})
 	b.fabric = memfabric.New(1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -199,6 +198,35 @@ func newShared(t *testing.T, dir string, grace time.Duration, change ...func(*Co
 	run.Go(func() { b.Run(ctx) })
 	b.stop = func() { cancel(); run.Wait(); _ = b.fabric.Close() }
 	return b
+}
+
+// A reset that returns while the daemon ends is recorded as what it was: as done, or as one that
+// the next daemon has to complete.
+func TestR21ResetThatReturnsAtTheEndIsRecorded(t *testing.T) {
+	for _, result := range []error{nil, resetlock.ErrUnfinished} {
+		dir, begun := filepath.Join(t.TempDir(), "locks"), make(chan struct{})
+		b := newShared(t, dir, 0, func(c *Config) {
+			c.Reset = func(ctx context.Context) error {
+				close(begun)
+				<-ctx.Done()
+				return result
+			}
+		})
+		b.await(20*time.Second, func(v View) bool { return v.Session != nil })
+		if err := b.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		b.stop()
+		files, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
+		content, err := os.ReadFile(strings.Join(files, ", "))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := reset.Decode(content); err != nil || r.Phase != reset.PhaseIdle || r.Begun != (result != nil) {
+			t.Errorf("a reset that returned %v left the record %+v, %v", result, r, err)
+		}
+	}
 }
 
 // The time of a reset of the software HCA on a fabric in memory, from the request

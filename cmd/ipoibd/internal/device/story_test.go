@@ -377,7 +377,7 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 	})
 	switch r.Message { // what other goroutines log comes in any order
 	case "releasing the device", "device open", "device resumed", "device suspended; it stays closed until 'ipoibd resume'",
-		"cannot open device; trying again until it opens", "the periodic query of the device failed":
+		"cannot open device", "the query of the ports failed":
 		p.say("%s", line)
 	}
 	return nil

@@ -263,7 +263,7 @@ func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
 			c.Open = func(ctx context.Context) (hca.Device, error) {
 				begins = append(begins, time.Now())
 				<-ctx.Done()
-				time.Sleep(time.Minute)
+				time.Sleep(5 * time.Second)
 				return nil, ctx.Err()
 			}
 		})
@@ -279,9 +279,9 @@ func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
 		if err := <-suspended; !errors.Is(err, ErrResumed) {
 			t.Errorf("suspend: %v", err)
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(9 * time.Second)
 		synctest.Wait()
-		if len(begins) != 2 || begins[1].Sub(begins[0]) != time.Minute || !errors.Is(b.View().Err, ErrNotOpen) {
+		if len(begins) != 2 || begins[1].Sub(begins[0]) != 5*time.Second || !errors.Is(b.View().Err, ErrNotOpen) {
 			t.Errorf("tried at %v: %v", begins, b.View().Err)
 		}
 	})

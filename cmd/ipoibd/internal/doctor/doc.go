@@ -18,7 +18,6 @@
 //	network.go | rules about netdevs, addresses and firewalls
 //	running.go | rules about a running daemon: states and notices
 //	traffic.go | rules about its counters
-//	shell.go   | commands that are safe to copy
 //	gather.go  | collects the facts
 //	probe.go   | single facts of the machine
 package doctor

@@ -121,11 +121,12 @@ type Holder struct {
 // Netdev is a network interface of this network namespace.
 type Netdev struct {
 	Name      string
+	MTU       int  // bytes
 	Up        bool // administratively
 	Carrier   bool
 	Multicast bool
 	Loopback  bool
-	Enslaved  bool // it belongs to a bridge or a bond
+	Master    string // the bridge or bond that it belongs to; empty: none
 	Addrs     []Addr
 }
 
@@ -212,6 +213,19 @@ func (f *Facts) reported() (out []traffic) {
 		out = append(out, t)
 	}
 	return out
+}
+
+// before returns what Earlier says of an interface, or nil.
+func (f *Facts) before(x *report.Interface) *report.Interface {
+	if f.Earlier == nil {
+		return nil
+	}
+	for i := range f.Earlier.Interfaces {
+		if e := &f.Earlier.Interfaces[i]; e.Name == x.Name && e.Device == x.Device {
+			return e
+		}
+	}
+	return nil
 }
 
 // pkeys returns the P_Keys of the interfaces of a device.

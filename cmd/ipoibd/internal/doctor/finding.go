@@ -148,6 +148,8 @@ var rules = []rule{
 	{"address_overlap", Warning, addressOverlap, nil},
 	{"no_address", Warning, noAddress, append([]string{"interface_unassigned"}, noInterface...)},
 	{"path_mtu", Warning, pathMTU, nil},
+	{"bridge_mtu", Warning, bridgeMTU, nil},
+	{"events_lost", Warning, eventsLost, nil},
 	{"files_nearly_exhausted", Warning, filesNearlyExhausted, nil},
 	{"other_version", Warning, otherVersion, nil},
 	{"unknown_variable", Warning, unknownVariable, nil},
@@ -159,5 +161,6 @@ var rules = []rule{
 	{"one_socket", Hint, noticed(report.NoticeOneSocket, "the lanes do not receive in parallel", "correct what the evidence names, and restart the daemon", ""), nil},
 	{"no_segmentation", Hint, noSegmentation, nil},
 	{"alone", Hint, alone, noAnswer},
+	{"drops", Hint, drops, append([]string{"no_peer_answers"}, noAnswer...)},
 	{"clock_stepped", Hint, clockStepped, nil},
 }

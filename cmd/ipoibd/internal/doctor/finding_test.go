@@ -55,7 +55,8 @@ func status() *report.Status {
 		Interfaces: []report.Interface{{
 			Name: "ib0", Device: "soft", Port: 1, Time: now, State: "up", Reason: "none", Carrier: true, MTU: 1444,
 			Groups: []report.Group{{}}, Peers: []report.Peer{{IPs: []string{"10.9.0.2"}}},
-			QP: &report.QP{PKey: hca.PKeyDefault, GID: hca.GIDFromAddr(address)},
+			QP:     &report.QP{PKey: hca.PKeyDefault, GID: hca.GIDFromAddr(address)},
+			Kernel: report.Counters{},
 		}},
 	}
 }
@@ -67,6 +68,12 @@ func (f *Facts) lonely() { f.Status.Interfaces[0].Peers = nil }
 func (f *Facts) count(name string, before, is uint64) {
 	f.Earlier.Devices[0].Counters[name] = report.Count{Value: before}
 	f.Status.Devices[0].Counters[name] = report.Count{Value: is}
+}
+
+// countOfInterface is count for a counter of the interface.
+func (f *Facts) countOfInterface(name string, before, is uint64) {
+	f.Earlier.Interfaces[0].Counters = report.Counters{name: {Value: before}}
+	f.Status.Interfaces[0].Counters = report.Counters{name: {Value: is}}
 }
 
 func (f *Facts) device() *report.Device   { return &f.Status.Devices[0] }
@@ -88,6 +95,20 @@ var diagnoses = []struct {
 }{
 	{"healthy, no daemon", idle, func(*Facts) {}, "", "", ""},
 	{"healthy, with a daemon", busy, func(*Facts) {}, "", "", ""},
+
+	{"a second MAC", busy, func(f *Facts) { f.countOfInterface("neigh_drop_foreign_mac", 66, 69) }, "drops", "neigh_drop_foreign_mac grew by 3 to 69: from a second MAC", "ipoibd status -v"},
+	{"the TAP's queue is full", busy, func(f *Facts) {
+		f.countOfInterface("tx_sent", 1, 9)
+		f.Earlier.Interfaces[0].Kernel = report.Counters{"kernel_tx_dropped": {Value: 1}, "tap_filter_passed": {Value: 1}}
+		f.iface().Kernel["kernel_tx_dropped"] = report.Count{Value: 3}
+	}, "drops", "kernel_tx_dropped grew by 2 to 3", ""},
+	{"a device's drops", busy, func(f *Facts) { f.count("rx_drop_icrc", 1, 2) }, "drops", "rx_drop_icrc grew by 1 to 2: wrong checksum", ""},
+	{"drops that another finding explains", busy, func(f *Facts) { f.count("rx_drop_qkey", 1, 2) }, "qkey_mismatch", "", ""},
+	{"drops before", busy, func(f *Facts) { f.countOfInterface("neigh_drop_foreign_mac", 69, 69) }, "", "", ""},
+	{"a port of the bridge has a larger MTU", busy, func(f *Facts) {
+		f.netdev("ib0").MTU, f.netdev("ib0").Master = 1444, "br0"
+		f.Netdevs = append(f.Netdevs, Netdev{Name: "veth1", MTU: 1500, Master: "br0"}, Netdev{Name: "veth2", MTU: 1500, Master: "br1"})
+	}, "bridge_mtu", "the MTU of ib0 is 1444, that of veth1 is 1500", "ip link set veth1 mtu 1444"},
 
 	{"mistakes", idle, func(f *Facts) { f.Mistake, f.Devices, f.Interfaces = errors.New("c.yaml:2: mtu: 5"), nil, nil }, "config_mistake", "c.yaml:2", ""},
 	{"a variable", idle, func(f *Facts) { f.UnknownVariables = []string{"IPOIBD_X"} }, "unknown_variable", "IPOIBD_X", "unset IPOIBD_X"},
@@ -218,7 +239,7 @@ var diagnoses = []struct {
 	{"a stranger", busy, func(f *Facts) { f.count("rx_drop_unknown_peer", 0, 1) }, "unknown_peer", "rx_drop_unknown_peer is 1", "tcpdump -ni eth0 udp port 4791"},
 	{"strangers, long ago", busy, func(f *Facts) { f.count("rx_drop_unknown_peer", 9, 9) }, "", "", ""},
 	{"only one has peers", busy, func(f *Facts) { f.lonely(); f.count("rx_drop_no_qp", 2, 2) }, "one_sided_peer", "rx_drop_no_qp is 2", "ipoibd run --peer ADDRESS"},
-	{"a restarted peer", busy, func(f *Facts) { f.device().Replicates = true; f.count("rx_drop_no_qp", 2, 3) }, "", "", ""},
+	{"a restarted peer", busy, func(f *Facts) { f.device().Replicates = true; f.count("rx_drop_no_qp", 2, 3) }, "drops", "rx_drop_no_qp grew by 1 to 3", ""},
 	{"counters of another opening", busy, func(f *Facts) { f.device().Opens = 2; f.count("rx_drop_no_qp", 9, 3) }, "", "", ""},
 	{"no daemon there", busy, func(f *Facts) { f.device().Peers = []netip.Addr{peer}; f.count("wire_icmp_errors", 0, 1) }, "peer_refuses", "the peers are 192.0.2.2", "ip route get 192.0.2.2"},
 	{"no peer answers", busy, func(f *Facts) {
@@ -231,7 +252,7 @@ var diagnoses = []struct {
 	}, "address_duplicate", "fd09::1/64", "ip address del fd09::1/64 dev ib0"},
 	{"the same network, running", busy, func(f *Facts) { f.netdev("ib0").Addrs[0].Prefix = netip.MustParsePrefix("192.0.0.1/16") }, "address_overlap", "192.0.0.1/16", ""},
 	{"no address of ib0", busy, func(f *Facts) { f.netdev("ib0").Addrs = []Addr{{netip.MustParsePrefix("fe80::1/64"), false}} }, "no_address", "ib0", "ip address add ADDRESS/PREFIX dev ib0"},
-	{"no address of ib0 in a bridge", busy, func(f *Facts) { f.netdev("ib0").Addrs, f.netdev("ib0").Enslaved = nil, true }, "", "", ""},
+	{"no address of ib0 in a bridge", busy, func(f *Facts) { f.netdev("ib0").Addrs, f.netdev("ib0").Master = nil, "br0" }, "", "", ""},
 	{"ib0 in a container", busy, func(f *Facts) { f.Netdevs = f.Netdevs[:2] }, "", "", ""},
 	{"a narrow path", busy, func(f *Facts) {
 		f.iface().Notices.Add(report.NoticePathMTU, "narrow")
@@ -243,6 +264,7 @@ var diagnoses = []struct {
 	{"an old daemon", busy, func(f *Facts) { f.Version = "v2" }, "other_version", "the daemon is v1, this program v2", "kill 7 && ipoibd run"},
 	{"a small send buffer", busy, noticing(report.NoticeSendBuffer), "send_buffer", "the text of", "sysctl -w net.core.wmem_max=134217728"},
 	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeNoIPv6, "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
+	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeEventsLost, "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
 	{"one socket", busy, noticing(report.NoticeOneSocket), "one_socket", "the text of", ""},
 	{"no segmentation", busy, noticing(report.NoticeNoSegmentation), "no_segmentation", "the text of", "ethtool -k eth0"},
 	{"alone", busy, func(f *Facts) { f.lonely(); noticing(report.NoticeSilent)(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // underlays calls each with every software HCA whose underlay is known, and the underlay, nil if it
@@ -67,7 +69,7 @@ func underlayDown(f *Facts) []Finding {
 		if n == nil || n.Up {
 			return nil
 		}
-		return &Finding{What: "the underlay is down", Evidence: n.Name + " lacks the flag UP", Advice: "bring it up", Command: command("ip link set %s up", n.Name)}
+		return &Finding{What: "the underlay is down", Evidence: n.Name + " lacks the flag UP", Advice: "bring it up", Command: report.Command("ip link set %s up", n.Name)}
 	})
 }
 
@@ -78,7 +80,7 @@ func underlayNoCarrier(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "the underlay has no carrier", Evidence: n.Name + " lacks the flag LOWER_UP",
-			Advice: "check its cable, its switch port, or the other end of a virtual link", Command: command("ethtool %s", n.Name),
+			Advice: "check its cable, its switch port, or the other end of a virtual link", Command: report.Command("ethtool %s", n.Name),
 		}
 	})
 }
@@ -90,7 +92,7 @@ func underlayNoAddress(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "the underlay has no IP address, so the software HCA has no GID", Evidence: n.Name + " has no address",
-			Advice: "give it one", Command: command("ip address add ADDRESS/PREFIX dev %s", n.Name),
+			Advice: "give it one", Command: report.Command("ip address add ADDRESS/PREFIX dev %s", n.Name),
 		}
 	})
 }
@@ -102,7 +104,7 @@ func multicastOff(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "the underlay does not carry multicast, which hosts need to find each other without --peer", Evidence: n.Name + " lacks the flag MULTICAST",
-			Advice: "enable it, or name the other hosts with --peer", Command: command("ip link set %s multicast on", n.Name),
+			Advice: "enable it, or name the other hosts with --peer", Command: report.Command("ip link set %s multicast on", n.Name),
 		}
 	})
 }
@@ -125,7 +127,7 @@ func firewallIn(f *Facts) (out []Finding) {
 	for _, r := range f.Drops {
 		out = append(out, Finding{
 			Subject: strings.Join([]string{r.Family, r.Table, r.Chain}, " "), What: "a firewall of this host drops what the peers send", Evidence: "nft: " + r.Text,
-			Advice: "delete the rule, or add one before it that accepts UDP port 4791", Command: command("nft delete rule %s %s %s handle %s", r.Family, r.Table, r.Chain, r.Handle),
+			Advice: "delete the rule, or add one before it that accepts UDP port 4791", Command: report.Command("nft delete rule %s %s %s handle %s", r.Family, r.Table, r.Chain, r.Handle),
 		})
 	}
 	return out
@@ -141,7 +143,7 @@ func addressDuplicate(f *Facts) (out []Finding) {
 			if a.Duplicate {
 				out = append(out, Finding{
 					device: x.Device, Subject: x.Name, What: "another host on the IPoIB network has the same address, so the kernel does not use it here", Evidence: fmt.Sprintf("%s has the flag dadfailed", a.Prefix),
-					Advice: "remove it here, and assign another one", Command: command("ip address del %s dev %s", a.Prefix, x.Name),
+					Advice: "remove it here, and assign another one", Command: report.Command("ip address del %s dev %s", a.Prefix, x.Name),
 				})
 			}
 		}
@@ -165,7 +167,7 @@ func addressOverlap(f *Facts) (out []Finding) {
 				out = append(out, Finding{
 					device: d.Name, Subject: x.Name, What: "the interface and its underlay have addresses in the same network, so the routes decide which of the two a packet takes",
 					Evidence: fmt.Sprintf("%s of %s and %s of %s overlap", a, x.Name, b, below.Name),
-					Advice:   "use another network for the interface", Command: command("ip address del %s dev %s", a, x.Name),
+					Advice:   "use another network for the interface", Command: report.Command("ip address del %s dev %s", a, x.Name),
 				})
 			}
 		}
@@ -191,11 +193,33 @@ func noAddress(f *Facts) (out []Finding) {
 		return nil
 	}
 	for _, x := range f.Interfaces {
-		if n := f.netdev(x.Name); n != nil && n.Up && !n.Enslaved && len(n.global()) == 0 {
+		if n := f.netdev(x.Name); n != nil && n.Up && n.Master == "" && len(n.global()) == 0 {
 			out = append(out, Finding{
 				device: x.Device, Subject: x.Name, What: "the interface has no address, so the host does not use it", Evidence: fmt.Sprintf("%s has no address but link-local ones", n.Name),
-				Advice: "assign one", Command: command("ip address add ADDRESS/PREFIX dev %s", x.Name),
+				Advice: "assign one", Command: report.Command("ip address add ADDRESS/PREFIX dev %s", x.Name),
 			})
+		}
+	}
+	return out
+}
+
+// bridgeMTU finds ports of the bridge of an interface with a larger MTU. A bridge drops what is too
+// long for a port without an ICMP error.
+func bridgeMTU(f *Facts) (out []Finding) {
+	for _, x := range f.Interfaces {
+		n := f.netdev(x.Name)
+		if n == nil || n.Master == "" {
+			continue
+		}
+		for _, other := range f.Netdevs {
+			if other.Master == n.Master && other.MTU > n.MTU {
+				out = append(out, Finding{
+					device: x.Device, Subject: x.Name, What: "a port of the same bridge has a larger MTU, so packets that are too long for the interface vanish without an ICMP error",
+					Evidence: fmt.Sprintf("the MTU of %s is %d, that of %s is %d; both are ports of %s", n.Name, n.MTU, other.Name, other.MTU, n.Master),
+					Advice:   "set the same MTU on that port, and in the guest or container behind it (DHCP option 26 can)", Command: report.Command("ip link set %s mtu %d", other.Name, n.MTU),
+				})
+				break
+			}
 		}
 	}
 	return out

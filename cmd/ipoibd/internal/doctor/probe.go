@@ -45,11 +45,15 @@ func netdevs() (out []Netdev, _ error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses: %w", err)
 	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
 	for _, l := range links {
 		a := l.Attrs()
 		n := Netdev{
-			Name: a.Name, Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
-			Multicast: a.Flags&net.FlagMulticast != 0, Loopback: a.Flags&net.FlagLoopback != 0, Enslaved: a.MasterIndex != 0,
+			Name: a.Name, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+			Multicast: a.Flags&net.FlagMulticast != 0, Loopback: a.Flags&net.FlagLoopback != 0, Master: names[a.MasterIndex],
 		}
 		for _, addr := range addrs {
 			ip, ok := netip.AddrFromSlice(addr.IP)

@@ -80,7 +80,7 @@ func since(d *report.Device) string {
 func (f *Facts) asks(words ...string) string {
 	text := "ipoibd"
 	for _, w := range append(words, "--control", f.Socket.Path) {
-		text += command(" %s", w)
+		text += report.Command(" %s", w)
 	}
 	return text
 }
@@ -88,7 +88,7 @@ func (f *Facts) asks(words ...string) string {
 func interfaceHangs(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		if why := f.Status.Stale(x); why != "" {
-			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: command("kill -QUIT %d", f.Socket.PID)}
+			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: report.Command("kill -QUIT %d", f.Socket.PID)}
 		}
 		return nil
 	})
@@ -117,7 +117,7 @@ func foreignProcess(f *Facts) []Finding {
 			}
 			out.Evidence = "a queue of " + x.Name + " is open in " + strings.Join(names, ", ")
 			if len(names) == 1 {
-				out.Command = command("kill %d", f.Interfaces[i].Holders[0].PID)
+				out.Command = report.Command("kill %d", f.Interfaces[i].Holders[0].PID)
 			}
 		}
 		return out
@@ -129,7 +129,7 @@ func interfaceDown(f *Facts) []Finding {
 		if x.State != report.InterfaceDown || x.Reason != iface.ReasonAdminDown {
 			return nil
 		}
-		return &Finding{What: "the interface is down", Evidence: "it was never brought up, or it was taken down (" + x.Reason + ")", Advice: "bring it up; --up does that at the start", Command: command("ip link set %s up", x.Name)}
+		return &Finding{What: "the interface is down", Evidence: "it was never brought up, or it was taken down (" + x.Reason + ")", Advice: "bring it up; --up does that at the start", Command: report.Command("ip link set %s up", x.Name)}
 	})
 }
 
@@ -164,7 +164,7 @@ func interfaceUnassigned(f *Facts) []Finding {
 		if !u.Up {
 			return nil
 		}
-		return &Finding{What: "the interface lacks a configured address or route", Evidence: u.Why, Advice: "correct --address or --route, or remove what conflicts with them; the daemon tries again by itself", Command: command("ip address show dev %s", x.Name)}
+		return &Finding{What: "the interface lacks a configured address or route", Evidence: u.Why, Advice: "correct --address or --route, or remove what conflicts with them; the daemon tries again by itself", Command: report.Command("ip address show dev %s", x.Name)}
 	})
 }
 
@@ -189,7 +189,7 @@ func noticed(kind, what, advice, command string) func(*Facts) []Finding {
 func noSegmentation(f *Facts) []Finding {
 	return f.devices(func(d *report.Device) *Finding {
 		if text := notice(d.Notices, report.NoticeNoSegmentation); text != "" {
-			return &Finding{What: "bulk traffic is slower, because the kernel or the NIC does not segment UDP", Evidence: text, Advice: "see whether checksum offload can be switched on (tx-checksum-ip-generic)", Command: command("ethtool -k %s", d.Underlay)}
+			return &Finding{What: "bulk traffic is slower, because the kernel or the NIC does not segment UDP", Evidence: text, Advice: "see whether checksum offload can be switched on (tx-checksum-ip-generic)", Command: report.Command("ethtool -k %s", d.Underlay)}
 		}
 		return nil
 	})
@@ -204,10 +204,24 @@ func noIPv6(f *Facts) []Finding {
 		out := &Finding{What: "the interface cannot have IPv6 addresses", Evidence: fmt.Sprintf("%s (it is %d)", text, x.MTU), Advice: "raise the MTU of the underlay and of the network below"}
 		for i := range f.Devices {
 			if d := &f.Devices[i]; d.Name == x.Device && d.Underlay != "" {
-				out.Command = command("ip link set %s mtu 1500", d.Underlay)
+				out.Command = report.Command("ip link set %s mtu 1500", d.Underlay)
 			}
 		}
 		return out
+	})
+}
+
+func eventsLost(f *Facts) []Finding {
+	return f.interfaces(func(x *report.Interface) *Finding {
+		text := notice(x.Notices, report.NoticeEventsLost)
+		if text == "" {
+			return nil
+		}
+		return &Finding{
+			What: "traffic is slow, because interrupts of the HCA are lost", Evidence: text,
+			Advice:  "see whether its interrupts are delivered (/proc/interrupts); if a reset does not help, its firmware or its driver is at fault",
+			Command: report.Command("ipoibd reset device --device %s", x.Device),
+		}
 	})
 }
 
@@ -219,7 +233,7 @@ func pathMTU(f *Facts) []Finding {
 		}
 		out := &Finding{What: "large packets to a peer are lost", Evidence: text, Advice: "lower the MTU of the interface, or raise that of the path"}
 		if fits := f.narrowest(x) - ipoib.HeaderLen; fits > 0 {
-			out.Command = command("ip link set %s mtu %d", x.Name, fits)
+			out.Command = report.Command("ip link set %s mtu %d", x.Name, fits)
 		}
 		return out
 	})
@@ -266,7 +280,7 @@ func filesNearlyExhausted(f *Facts) []Finding {
 	}
 	return []Finding{{
 		What: "the daemon is close to its limit of open files", Evidence: fmt.Sprintf("%d are open, RLIMIT_NOFILE is %d", f.Status.FDs, f.Process.Files),
-		Advice: "raise the limit (a systemd unit: LimitNOFILE=)", Command: command("prlimit --pid %d --nofile=4096", f.Process.PID),
+		Advice: "raise the limit (a systemd unit: LimitNOFILE=)", Command: report.Command("prlimit --pid %d --nofile=4096", f.Process.PID),
 	}}
 }
 

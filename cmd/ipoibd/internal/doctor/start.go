@@ -24,7 +24,7 @@ func unknownVariable(f *Facts) (out []Finding) {
 	for _, name := range f.UnknownVariables {
 		out = append(out, Finding{
 			Subject: name, What: "the environment variable belongs to no flag of 'ipoibd run', so it is ignored", Evidence: name + " is set",
-			Advice: "correct its spelling ('ipoibd run --help' lists the flags), or remove it", Command: command("unset %s", name),
+			Advice: "correct its spelling ('ipoibd run --help' lists the flags), or remove it", Command: report.Command("unset %s", name),
 		})
 	}
 	return out
@@ -36,7 +36,7 @@ func socketDenied(f *Facts) []Finding {
 	}
 	return []Finding{{
 		Subject: f.Socket.Path, What: "this user may not query the daemon", Evidence: f.Socket.Err.Error(),
-		Advice: "run the command as root, or as the daemon's user", Command: command("sudo ipoibd doctor --control %s", f.Socket.Path),
+		Advice: "run the command as root, or as the daemon's user", Command: report.Command("sudo ipoibd doctor --control %s", f.Socket.Path),
 	}}
 }
 
@@ -46,7 +46,7 @@ func socketBlocked(f *Facts) []Finding {
 	}
 	return []Finding{{
 		Subject: f.Socket.Path, What: "the path of the control socket belongs to something that is not a socket", Evidence: f.Socket.Err.Error(),
-		Advice: "move it away, or choose another path with --control", Command: command("mv %s %s", f.Socket.Path, f.Socket.Path+".old"),
+		Advice: "move it away, or choose another path with --control", Command: report.Command("mv %s %s", f.Socket.Path, f.Socket.Path+".old"),
 	}}
 }
 
@@ -59,7 +59,7 @@ func socketGarbage(f *Facts) []Finding {
 		Advice: "stop that process, or choose another path with --control",
 	}
 	if f.Socket.PID != 0 {
-		x.Evidence, x.Command = fmt.Sprintf("%s (process %d)", x.Evidence, f.Socket.PID), command("kill %d", f.Socket.PID)
+		x.Evidence, x.Command = fmt.Sprintf("%s (process %d)", x.Evidence, f.Socket.PID), report.Command("kill %d", f.Socket.PID)
 	}
 	return []Finding{x}
 }
@@ -72,9 +72,9 @@ func daemonHangs(f *Facts) []Finding {
 	switch {
 	case f.Socket.Stopped:
 		x.What, x.Evidence = "the daemon is stopped", fmt.Sprintf("%v; process %d is in the state T (stopped by a signal)", f.Socket.Err, f.Socket.PID)
-		x.Advice, x.Command = "let it continue", command("kill -CONT %d", f.Socket.PID)
+		x.Advice, x.Command = "let it continue", report.Command("kill -CONT %d", f.Socket.PID)
 	case f.Socket.PID != 0:
-		x.Command = command("kill -QUIT %d", f.Socket.PID)
+		x.Command = report.Command("kill -QUIT %d", f.Socket.PID)
 	}
 	return []Finding{x}
 }
@@ -95,7 +95,7 @@ func (f *Facts) restart() string {
 	case f.Service.Active != "":
 		return "systemctl restart ipoibd"
 	case f.Status != nil && f.Socket.PID != 0:
-		return command("kill %d && ipoibd run", f.Socket.PID)
+		return report.Command("kill %d && ipoibd run", f.Socket.PID)
 	}
 	return "ipoibd run"
 }
@@ -182,9 +182,9 @@ func portTaken(f *Facts) (out []Finding) {
 		}
 		switch pid := pidIn(taken.Holders); {
 		case pid != "":
-			x.Command = command("kill %s", pid)
+			x.Command = report.Command("kill %s", pid)
 		case taken.Kernel != "":
-			x.Command = command("rmmod %s", taken.Kernel)
+			x.Command = report.Command("rmmod %s", taken.Kernel)
 		}
 		out = append(out, x)
 	}
@@ -223,7 +223,7 @@ func nameInUse(f *Facts) (out []Finding) {
 			Advice: "run doctor with the --control of that daemon, or stop that daemon",
 		}
 		if owned.PID != 0 {
-			finding.Command = command("kill %d", owned.PID)
+			finding.Command = report.Command("kill %d", owned.PID)
 		}
 		out = append(out, finding)
 	}
@@ -241,7 +241,7 @@ func hcaMissing(f *Facts) (out []Finding) {
 		}
 		out = append(out, Finding{
 			device: d.Name, Subject: d.HCA, What: "the HCA does not exist", Evidence: evidence,
-			Advice: "load the adapter's driver, or create a Soft-RoCE device; 'ipoibd devices' lists the HCAs", Command: command("rdma link add %s type rxe netdev NETDEV", d.HCA),
+			Advice: "load the adapter's driver, or create a Soft-RoCE device; 'ipoibd devices' lists the HCAs", Command: report.Command("rdma link add %s type rxe netdev NETDEV", d.HCA),
 		})
 	}
 	return out

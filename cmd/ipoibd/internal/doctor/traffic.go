@@ -1,13 +1,16 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 )
 
 // traffic is what a device has counted.
@@ -63,7 +66,7 @@ func duplicateAddress(f *Facts) []Finding {
 		if evidence == "" {
 			return nil
 		}
-		return &Finding{What: "another host has the underlay address of this host, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: command("ip address show dev %s", t.device.Underlay)}
+		return &Finding{What: "another host has the underlay address of this host, or forges it", Evidence: evidence, Advice: "give each host an address of its own", Command: report.Command("ip address show dev %s", t.device.Underlay)}
 	})
 }
 
@@ -79,7 +82,7 @@ func familyMismatch(f *Facts) []Finding {
 				family := map[bool]string{true: "IPv4", false: "IPv6"}
 				return &Finding{
 					What: "the peers and this host have addresses of different IP families", Evidence: fmt.Sprintf("the GID of %s is %s, %s; all peers are %s, such as %s", x.Name, gid, family[gid.Is4()], family[!gid.Is4()], t.device.Peers[0]),
-					Advice: "name the peers by addresses of this host's family, or give the underlay an address of theirs", Command: command("ip address add ADDRESS/PREFIX dev %s", t.device.Underlay),
+					Advice: "name the peers by addresses of this host's family, or give the underlay an address of theirs", Command: report.Command("ip address add ADDRESS/PREFIX dev %s", t.device.Underlay),
 				}
 			}
 		}
@@ -124,7 +127,7 @@ func unknownPeer(f *Facts) []Finding {
 		if evidence := t.blames("rx_drop_unknown_peer"); evidence != "" {
 			return &Finding{
 				What: "--known-peers-only drops packets from a host that is not among the peers", Evidence: evidence,
-				Advice: "add it to the peers; a capture on the underlay shows its address", Command: command("tcpdump -ni %s udp port 4791", t.device.Underlay),
+				Advice: "add it to the peers; a capture on the underlay shows its address", Command: report.Command("tcpdump -ni %s udp port 4791", t.device.Underlay),
 			}
 		}
 		return nil
@@ -155,7 +158,7 @@ func peerRefuses(f *Facts) []Finding {
 		x := &Finding{What: "a peer's host reports that no daemon runs there, or a router, a firewall or this host's routes prevent packets from reaching it", Evidence: evidence, Advice: "start ipoibd there, or correct --peer, the firewall or the route"}
 		if len(t.device.Peers) > 0 {
 			x.Evidence += fmt.Sprintf("; the peers are %s", list(t.device.Peers))
-			x.Command = command("ip route get %s", t.device.Peers[0])
+			x.Command = report.Command("ip route get %s", t.device.Peers[0])
 		}
 		return x
 	})
@@ -183,7 +186,7 @@ func noPeerAnswers(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "none of the peers has ever answered", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
-			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: command("ping -c 3 %s", t.device.Peers[0]),
+			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: report.Command("ping -c 3 %s", t.device.Peers[0]),
 		}
 	})
 }
@@ -196,4 +199,51 @@ func alone(f *Facts) []Finding {
 		}
 		return &Finding{What: "the daemon has not heard from any other host", Evidence: text, Advice: "if there should be other hosts, name them", Command: "ipoibd run --peer ADDRESS"}
 	})
+}
+
+// maxDrops bounds how many counters the evidence of one finding names.
+const maxDrops = 8
+
+// drops finds every drop counter that grew while the daemon was watched.
+func drops(f *Facts) (out []Finding) {
+	add := func(device, subject string, lost []string) {
+		if len(lost) == 0 {
+			return
+		}
+		if more := len(lost) - maxDrops; more > 0 {
+			lost = append(lost[:maxDrops:maxDrops], fmt.Sprintf("%d more counters", more))
+		}
+		out = append(out, Finding{
+			device: device, Subject: subject, What: fmt.Sprintf("frames were dropped in the %s that the counters were watched", f.Watched), Evidence: strings.Join(lost, "\n"),
+			Advice: "look up the counters in docs/counters.md if these frames should have arrived", Command: f.asks("status", "-v"),
+		})
+	}
+	for _, t := range f.reported() {
+		if t.earlier != nil {
+			add(t.device.Name, t.device.Name, grownDrops(t.earlier.Counters, t.device.Counters, docs.DeviceCounter))
+		}
+		for _, x := range t.interfaces {
+			if e := f.before(x); e != nil {
+				lost := append(grownDrops(e.Counters, x.Counters, docs.InterfaceCounter), grownDrops(e.Kernel, x.Kernel, docs.InterfaceCounter)...)
+				add(t.device.Name, x.Name, lost)
+			}
+		}
+	}
+	return out
+}
+
+// grownDrops describes the counters of lost frames that grew, those that grew most first.
+func grownDrops(earlier, later report.Counters, meaning func(string) string) (lost []string) {
+	grown := map[string]uint64{}
+	for name, n := range later {
+		drop := strings.Contains(name, "_drop") || strings.HasPrefix(name, "kernel_") && strings.HasSuffix(name, "_errors")
+		if was := earlier[name].Value; drop && n.Value > was {
+			grown[name] = n.Value - was
+		}
+	}
+	most := func(a, b string) int { return cmp.Or(cmp.Compare(grown[b], grown[a]), cmp.Compare(a, b)) }
+	for _, name := range slices.SortedFunc(maps.Keys(grown), most) {
+		lost = append(lost, strings.TrimSuffix(fmt.Sprintf("%s grew by %d to %d: %s", name, grown[name], later[name].Value, meaning(name)), ": "))
+	}
+	return lost
 }

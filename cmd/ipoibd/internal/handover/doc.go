@@ -13,9 +13,16 @@
 //
 // Until yours, everything belongs to the giver: if the connection breaks, the taker refuses or the
 // limit passes, the giver continues where it stopped, since it has closed nothing. If the connection breaks
-// while the taker waits for yours, the giver has died, because one that lives withdraws first. Then
+// while the taker waits for yours, the giver has died, because one that lives withdraws first, and keeps
+// the connection open until the taker could read that, however long the taker does not run. Then
 // only the taker has the descriptors, so it continues. So at any moment exactly one process owns the
 // interfaces, whichever of the two is killed; machine.go has both sides as tables.
+//
+// A taker that is told to end while it waits for yours stops receiving: the giver can send no more, and keeps
+// everything, unless yours was on its way.
+//
+// Both sides ignore fields that they do not know, and use defaults for those that are missing, so neighbouring
+// versions can take over from each other. Another number or order of descriptors needs another version.
 //
 //	file       | what
 //	machine.go | the states of both sides

@@ -1,33 +1,34 @@
 package handover
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Limits of the giver.
-const (
-	askLimit = 2 * time.Second // for the request
-	// lastLimit bounds the sending of the last message, which is short. Meanwhile everything stands still.
-	lastLimit = 200 * time.Millisecond
-)
+// askLimit bounds the wait for the request.
+const askLimit = 2 * time.Second
 
 // Giver is the giver's side of a connection. One goroutine uses it.
 type Giver struct {
 	conn  conn
 	state state
-	PID   int // of the taker
+	PID   int           // of the taker
+	done  chan struct{} // closed when the taker knows the outcome, or has ended
 }
 
 // Give receives the request of a taker. The Giver closes the connection.
 func Give(c *net.UnixConn) (*Giver, error) {
-	g := &Giver{conn: conn{c}, state: asking}
-	err := g.asked()
-	if err != nil {
-		_ = c.Close() // perhaps closed already
+	g := &Giver{conn: conn{c}, state: asking, done: make(chan struct{})}
+	if err := g.asked(); err != nil {
+		if g.state == asking { // else a refusal is on its way
+			g.end()
+		}
 		return nil, err
 	}
 	return g, nil
@@ -48,17 +49,22 @@ func (g *Giver) asked() (err error) {
 	case m.Type != "ask":
 		return fmt.Errorf("the first message is a %q, not an \"ask\"", m.Type)
 	case m.Version != Version:
-		err := fmt.Errorf("process %d uses version %d of the hand-over protocol, this daemon uses version %d; instead, stop this daemon and start the new one", g.PID, m.Version, Version)
+		err := fmt.Errorf("process %d uses version %d of the hand-over protocol, this daemon uses version %d", g.PID, m.Version, Version)
 		g.Withdraw(err)
 		return err
 	}
 	return nil
 }
 
-// Withdraw tells the taker why there is no offer, and closes the connection. Idempotent, also after Offer.
+// Done is closed once the taker knows that it owns nothing, or has ended. Until then it has what it
+// received, so there must be no other hand-over.
+func (g *Giver) Done() <-chan struct{} { return g.done }
+
+// Withdraw tells the taker why there is no offer, and closes the connection once the taker could read that.
+// It does not wait for that. Idempotent, also after Offer.
 func (g *Giver) Withdraw(why error) {
-	if !g.state.final() {
-		g.end(failed, why)
+	if g.state == asking {
+		g.keep(failed, why)
 	}
 }
 
@@ -67,47 +73,70 @@ func (g *Giver) Withdraw(why error) {
 // giver does.
 func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 	body, err := json.Marshal(what)
+	if err == nil {
+		err = g.conn.SetDeadline(limit)
+	}
 	if err != nil {
 		g.Withdraw(err)
 		return err
 	}
-	if err := g.conn.SetDeadline(limit); err != nil {
-		g.Withdraw(err)
-		return err
-	}
 	if err := g.conn.send(message{Type: g.state.becomes(prepared), State: body}, fds); err != nil {
-		g.end(broken, err)
+		g.keep(broken, err)
 		return fmt.Errorf("send the offer: %w", err)
 	}
+	g.state.becomes(sent)
 	m, more, err := g.conn.receive()
 	CloseAll(more)
 	e := eventOf(m, err)
-	switch e {
-	case late:
+	switch {
+	case e == late:
 		err = fmt.Errorf("process %d has not taken over in time", g.PID)
-	case gotTaken:
+	case e != gotTaken && Gone(err) != err:
+		err = fmt.Errorf("process %d has not taken over: it has ended, or refused; its own messages say why", g.PID)
+	case e != gotTaken:
+		err = fmt.Errorf("process %d has not taken over: %w", g.PID, cmp.Or(err, fmt.Errorf("it has sent an unexpected %q", m.Type)))
 	default:
-		err = errors.Join(fmt.Errorf("process %d has not taken over: it has ended, or refused", g.PID), err)
+		e, err = g.yield()
 	}
-	if g.end(e, err) == given {
+	if e == sent {
+		g.state.becomes(sent)
+		g.end()
 		return nil
 	}
+	g.keep(e, err)
 	return err
 }
 
-// end enters a final state, sends the last message, and closes the connection. If yours cannot be
-// sent, the taker has ended, and the giver keeps everything.
-func (g *Giver) end(e event, why error) state {
-	m := message{Type: g.state.becomes(e)}
-	if why != nil {
-		m.Reason = why.Error()
+// yield sends yours if there is room for it, without a deadline that could pass before. The kernel splits no
+// message as short as that.
+func (g *Giver) yield() (event, error) {
+	err := g.conn.sendNow(message{Type: g.state.becomes(gotTaken)})
+	switch {
+	case err == nil:
+		return sent, nil
+	case errors.Is(err, unix.EAGAIN):
+		return late, fmt.Errorf("process %d has accepted what it has not read", g.PID)
 	}
-	if m.Type != "" {
-		_ = g.conn.within(lastLimit)
-		if err := g.conn.send(m, nil); err != nil && g.state == given {
-			g.state = kept
-		}
+	return broken, fmt.Errorf("process %d has ended before it owned anything: %w", g.PID, err)
+}
+
+// keep ends the hand-over with what the giver owns. If the taker must be told, that may take until it runs
+// again, so it happens in the background.
+func (g *Giver) keep(e event, why error) {
+	m := message{Type: g.state.becomes(e), Reason: why.Error()}
+	if g.state == kept {
+		g.end()
+		return
 	}
+	go func() {
+		defer g.end() // which is all that the state kept means
+		_ = g.conn.within(0)
+		_ = g.conn.send(m, nil) // an error means that the taker has ended
+	}()
+}
+
+// end closes the connection.
+func (g *Giver) end() {
 	_ = g.conn.Close()
-	return g.state
+	close(g.done)
 }

@@ -8,20 +8,26 @@ type event string
 
 const (
 	// Of the giver.
-	asking  state = "asking"  // it prepares the offer
-	offered state = "offered" // it waits for the taker, stopped
-	given   state = "given"   // the taker owns everything
-	kept    state = "kept"    // the giver owns everything, and continues
+	asking   state = "asking"   // it prepares the offer
+	offering state = "offering" // it sends the offer
+	offered  state = "offered"  // it waits for the taker, stopped
+	giving   state = "giving"   // it sends yours
+	given    state = "given"    // the taker owns everything
+	keeping  state = "keeping"  // the giver owns everything and continues, but the taker does not know yet
+	kept     state = "kept"     // the giver owns everything, and the taker knows
 
 	// Of the taker.
 	waiting  state = "waiting"  // for the offer
 	building state = "building" // it owns nothing yet
 	ready    state = "ready"    // it has sent taken
+	leaving  state = "leaving"  // as ready, but it accepts only what has been sent already
 	owner    state = "owner"    // it owns everything
 	out      state = "out"      // it owns nothing, and closes what it received
 
 	prepared    event = "prepared"  // the giver has stopped at a boundary
 	failed      event = "failed"    // this side cannot go on
+	sent        event = "sent"      // the message of this state
+	ended       event = "ended"     // the taker is to end
 	gotOffer    event = "offer"     // a message, as the next three
 	gotTaken    event = "taken"     //
 	gotYours    event = "yours"     //
@@ -30,7 +36,7 @@ const (
 	late        event = "late"      // the limit of this step has passed
 )
 
-// step is what an event leads to: the next state, and the message that is sent first, if any.
+// step is what an event leads to: the next state, and the message that is sent in it, if any.
 type step struct {
 	to   state
 	send string
@@ -39,15 +45,32 @@ type step struct {
 // steps has both machines. The other events of a state cannot happen, or change nothing.
 var steps = map[state]map[event]step{
 	asking: {
-		prepared: {offered, "offer"},
-		failed:   {kept, "withdrawn"},
-		broken:   {kept, "withdrawn"},
+		prepared: {offering, "offer"},
+		failed:   {keeping, "withdrawn"},
+		broken:   {keeping, "withdrawn"},
+	},
+	offering: { // from a part of the offer, the taker can make nothing
+		sent:   {offered, ""},
+		failed: {kept, ""},
+		broken: {kept, ""},
+		late:   {kept, ""},
 	},
 	offered: {
-		gotTaken: {given, "yours"},
-		failed:   {kept, "withdrawn"},
-		broken:   {kept, "withdrawn"},
-		late:     {kept, "withdrawn"},
+		gotTaken: {giving, "yours"},
+		failed:   {keeping, "withdrawn"},
+		broken:   {keeping, "withdrawn"},
+		late:     {keeping, "withdrawn"},
+	},
+	giving: { // the taker has read the offer, so there is room for yours
+		sent:   {given, ""},
+		failed: {keeping, "withdrawn"},
+		broken: {kept, ""},
+		late:   {keeping, "withdrawn"},
+	},
+	// Without a limit: to a taker that has the offer, the end of the connection means that the giver has died.
+	keeping: {
+		sent:   {kept, ""},
+		broken: {kept, ""},
 	},
 	waiting: {
 		gotOffer:    {building, ""},
@@ -62,11 +85,18 @@ var steps = map[state]map[event]step{
 		broken:   {out, ""},
 	},
 	// Without a limit, and without a way to fail, since the giver may have given everything up already.
-	// A giver that lives answers, and withdraws when its own limit has passed.
+	// A giver that lives answers, and withdraws when its own limit has passed, before it ends the connection.
 	ready: {
 		gotYours:    {owner, ""},
 		gotWithdraw: {out, ""},
 		broken:      {owner, ""}, // the giver has died
+		ended:       {leaving, ""},
+	},
+	// The giver cannot send yours any more, so it keeps everything unless yours was on its way.
+	leaving: {
+		gotYours:    {owner, ""},
+		gotWithdraw: {out, ""},
+		broken:      {out, ""},
 	},
 }
 

@@ -18,7 +18,7 @@ func TestMachinesAreTotal(t *testing.T) {
 		if _, ok := events[broken]; !ok {
 			t.Errorf("%s has no step for a broken connection", from)
 		}
-		if _, ok := events[failed]; ok == (from == ready) {
+		if _, ok := events[failed]; ok == (from == ready || from == leaving || from == keeping) {
 			t.Errorf("%s: a step for a failure: %v", from, ok)
 		}
 		for e, next := range events {
@@ -29,7 +29,7 @@ func TestMachinesAreTotal(t *testing.T) {
 			sent[next.send] = true
 		}
 	}
-	for _, s := range []state{asking, offered, given, kept, waiting, building, ready, owner, out} {
+	for _, s := range []state{asking, offering, offered, giving, given, keeping, kept, waiting, building, ready, leaving, owner, out} {
 		if !reached[s] {
 			t.Errorf("%s cannot be reached", s)
 		}
@@ -39,98 +39,125 @@ func TestMachinesAreTotal(t *testing.T) {
 	}
 }
 
-// All runs of a giver and a taker, each of which may fail or die at any step, and whose connection
-// breaks then, end with exactly one owner: the giver, the taker, or, if the owner itself has died, nobody
-// else. The channels are those of a stream: what was sent before the end is received before the end.
+// All runs of a giver and a taker, each of which may fail, be late, be told to end, or die at any step,
+// over a connection with little room: at any moment, at most one of them owns everything, and at the end
+// exactly one, or, if the owner itself has died, none. The channels are those of a stream: what was
+// sent before the end is received before the end.
 func TestExactlyOneOwner(t *testing.T) {
-	runs, seen := map[world]bool{}, map[[2]state]int{}
-	explore(t, world{giver: asking, taker: waiting}, runs, seen)
-	t.Logf("%d states of both sides, ends: %v", len(runs), seen)
-	if len(seen) < 4 {
-		t.Errorf("ends %v, want at least four", seen)
+	for room := 1; room <= len(parts["offer"])+1; room++ {
+		x := explorer{t, room, map[world]bool{}, map[[2]state]int{}}
+		x.explore(world{giver: asking, taker: waiting})
+		t.Logf("room for %d letters: %d states of both sides, ends: %v", room, len(x.runs), x.ends)
+		if len(x.ends) < 4 {
+			t.Errorf("ends %v, want at least four", x.ends)
+		}
 	}
 }
 
-// world is the state of both sides, with what is under way. A message is a letter.
+// world is the state of both sides, with what is under way. A letter is a part of a message.
 type world struct {
 	giver, taker         state
 	giverDead, takerDead bool
-	toTaker, toGiver     string // of o, y, w; of t
+	unsent               string // of the giver's message
+	toTaker, toGiver     string
 }
 
-var letters = map[string]string{"offer": "o", "yours": "y", "withdrawn": "w", "taken": "t", "": ""}
+// parts are the letters of the messages; the last one completes its message.
+var parts = map[string]string{"offer": "123", "yours": "y", "withdrawn": "w", "taken": "t", "": ""}
 
-var words = map[byte]event{'o': gotOffer, 'y': gotYours, 'w': gotWithdraw, 't': gotTaken}
+var words = map[byte]event{'3': gotOffer, 'y': gotYours, 'w': gotWithdraw, 't': gotTaken}
 
-func explore(t *testing.T, w world, runs map[world]bool, seen map[[2]state]int) {
-	if runs[w] {
+type explorer struct {
+	t    *testing.T
+	room int // for letters to the taker
+	runs map[world]bool
+	ends map[[2]state]int
+}
+
+func (x *explorer) explore(w world) {
+	if x.runs[w] {
 		return
 	}
-	runs[w] = true
+	x.runs[w] = true
 	giverEnd, takerEnd := w.giver.final() || w.giverDead, w.taker.final() || w.takerDead
+	owns, takes := w.giver != given && !w.giverDead, w.taker == owner && !w.takerDead
+	if owns && takes {
+		x.t.Errorf("both own everything: %+v", w)
+	}
 	if giverEnd && takerEnd {
-		seen[[2]state{w.giver, w.taker}]++
-		owns := w.giver != given && !w.giverDead
-		takes := w.taker == owner && !w.takerDead
-		if owns && takes {
-			t.Errorf("both own everything: %+v", w)
-		}
+		x.ends[[2]state{w.giver, w.taker}]++
 		if !owns && !takes && !w.giverDead && !w.takerDead {
-			t.Errorf("nobody owns anything: %+v", w)
+			x.t.Errorf("neither owns anything: %+v", w)
 		}
 		return // if an owner has died, the next start adopts the interfaces
 	}
 	if !giverEnd {
-		dead := w
-		dead.giverDead = true
-		explore(t, dead, runs, seen)
-		if w.giver == asking {
-			explore(t, w.giverDoes(prepared), runs, seen)
-			explore(t, w.giverDoes(failed), runs, seen)
-		} else {
-			explore(t, w.giverDoes(late), runs, seen)
-		}
-		switch {
-		case w.giver == asking: // it does not read
-		case w.toGiver != "":
-			next := w.giverDoes(words[w.toGiver[0]])
+		x.giver(w, takerEnd)
+	}
+	if !takerEnd {
+		x.taker(w, giverEnd)
+	}
+}
+
+// giver explores what the giver can do.
+func (x *explorer) giver(w world, takerEnd bool) {
+	dead := w
+	dead.giverDead = true
+	x.explore(dead)
+	switch refuses := takerEnd || w.taker == leaving; { // the kernel refuses what is sent then
+	case w.giver == asking:
+		x.explore(w.giverDoes(prepared))
+		x.explore(w.giverDoes(failed))
+	case w.giver == offered:
+		x.explore(w.giverDoes(late))
+		if w.toGiver != "" {
+			next := w
 			next.toGiver = w.toGiver[1:]
-			if next.giver == given && w.takerDead { // the kernel refuses the message
-				next.giver = kept
-			}
-			explore(t, next, runs, seen)
-		case w.takerDead || w.taker.final():
-			explore(t, w.giverDoes(broken), runs, seen)
+			x.explore(next.giverDoes(words[w.toGiver[0]]))
+		} else if takerEnd {
+			x.explore(w.giverDoes(broken))
 		}
+	case refuses:
+		x.explore(w.giverDoes(broken))
+	case len(w.toTaker) < x.room:
+		next := w
+		next.toTaker, next.unsent = w.toTaker+w.unsent[:1], w.unsent[1:]
+		if next.unsent == "" {
+			next = next.giverDoes(sent)
+		}
+		x.explore(next)
 	}
-	if takerEnd {
-		return
+	if w.giver == offering || w.giver == giving && len(w.toTaker) == x.room {
+		x.explore(w.giverDoes(late))
 	}
+}
+
+// taker explores what the taker can do.
+func (x *explorer) taker(w world, giverEnd bool) {
 	dead := w
 	dead.takerDead = true
-	explore(t, dead, runs, seen)
-	for _, e := range map[state][]event{waiting: {failed, late}, building: {prepared, failed}}[w.taker] {
-		explore(t, w.takerDoes(e), runs, seen)
-	}
-	if w.taker == building {
-		return // it does not read
+	x.explore(dead)
+	for _, e := range map[state][]event{waiting: {failed, late}, building: {prepared, failed}, ready: {ended}}[w.taker] {
+		next := w
+		next.toGiver += parts[next.taker.becomes(e)]
+		x.explore(next)
 	}
 	switch {
+	case w.taker == building: // it does not read
 	case w.toTaker != "":
-		next := w.takerDoes(words[w.toTaker[0]])
+		next := w
 		next.toTaker = w.toTaker[1:]
-		explore(t, next, runs, seen)
-	case w.giverDead || w.giver.final():
-		explore(t, w.takerDoes(broken), runs, seen)
+		if e, ok := words[w.toTaker[0]]; ok {
+			next.taker.becomes(e)
+		}
+		x.explore(next)
+	case giverEnd:
+		w.taker.becomes(broken)
+		x.explore(w)
 	}
 }
 
 func (w world) giverDoes(e event) world {
-	w.toTaker += letters[w.giver.becomes(e)]
-	return w
-}
-
-func (w world) takerDoes(e event) world {
-	w.toGiver += letters[w.taker.becomes(e)]
+	w.unsent = parts[w.giver.becomes(e)]
 	return w
 }

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Version of the protocol and of the state. A giver refuses any other.
+// Version of the protocol. A giver refuses any other. Fields of messages and of the state may be added and
+// removed without a change of it: what a side does not know it ignores, and what is missing has its default.
 const Version = 1
 
 // Bounds of what a process accepts from the other one.
@@ -42,15 +43,11 @@ type message struct {
 type conn struct{ *net.UnixConn }
 
 func (c conn) send(m message, fds []int) error {
-	m.FDs = len(fds)
-	body, err := json.Marshal(m)
+	text, err := m.encode(len(fds))
 	if err != nil {
 		return err
 	}
-	if len(body) > maxMessage || len(fds) > maxFDs {
-		return fmt.Errorf("the %s has %d bytes and %d descriptors; the limits are %d and %d", m.Type, len(body), len(fds), maxMessage, maxFDs)
-	}
-	if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
+	if _, err := c.Write(text); err != nil {
 		return err
 	}
 	for len(fds) > 0 {
@@ -61,6 +58,36 @@ func (c conn) send(m message, fds []int) error {
 		}
 	}
 	return nil
+}
+
+// sendNow sends a short message, or returns EAGAIN if there is no room for it.
+func (c conn) sendNow(m message) error {
+	text, err := m.encode(0)
+	if err != nil {
+		return err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	n := 0
+	cerr := raw.Control(func(fd uintptr) {
+		n, err = unix.SendmsgN(int(fd), text, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+	if err = errors.Join(cerr, err); err == nil && n < len(text) {
+		_, err = c.Write(text[n:])
+	}
+	return err
+}
+
+// encode returns a message that n descriptors follow.
+func (m message) encode(n int) ([]byte, error) {
+	m.FDs = n
+	body, err := json.Marshal(m)
+	if err == nil && (len(body) > maxMessage || n > maxFDs) {
+		err = fmt.Errorf("the %s has %d bytes and %d descriptors; the limits are %d and %d", m.Type, len(body), n, maxMessage, maxFDs)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), err
 }
 
 // receive returns the next message with its descriptors, which the caller owns.
@@ -78,7 +105,7 @@ func (c conn) receive() (m message, fds []int, err error) {
 	if _, err := io.CopyN(&body, c, int64(n)); err != nil {
 		return m, nil, err
 	}
-	if err := parse(body.Bytes(), &m); err != nil {
+	if err := json.Unmarshal(body.Bytes(), &m); err != nil {
 		return m, nil, err
 	}
 	if m.FDs < 0 || m.FDs > maxFDs {
@@ -114,19 +141,6 @@ func (c conn) receiveFDs() (fds []int, err error) {
 		err = errors.New("descriptors are missing; the limit of open files may be too low")
 	}
 	return fds, err
-}
-
-// parse reads a message. It refuses fields that this version does not send.
-func parse(body []byte, m *message) error {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(m); err != nil {
-		return err
-	}
-	if dec.More() {
-		return errors.New("more than one JSON value in a message")
-	}
-	return nil
 }
 
 // within sets the deadline of what follows; 0: none.

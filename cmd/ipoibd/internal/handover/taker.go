@@ -80,19 +80,29 @@ func (t *Taker) Fail() {
 	_ = t.conn.Close()
 }
 
-// Own says that everything is ready, and waits until the giver decides, or dies. After nil the taker
-// owns everything, after an error it does not.
-func (t *Taker) Own() error {
+// Own says that everything is ready, and waits until the giver decides, or dies, or ctx ends. After nil the
+// taker owns everything, even if ctx has ended; after an error it does not.
+func (t *Taker) Own(ctx context.Context) error {
 	defer t.conn.Close()
 	if err := t.conn.within(0); err != nil {
 		return err
 	}
 	// If this cannot be sent, the giver has withdrawn or died; its last message, if any, says which.
 	_ = t.conn.send(message{Type: t.state.becomes(prepared)}, nil)
+	// What the giver has sent before CloseRead can still be read, and nothing can be sent afterwards.
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { _ = t.conn.CloseRead(); close(closed) })
 	m, fds, err := t.conn.receive()
 	CloseAll(fds)
+	if !stop() {
+		<-closed
+		t.state.becomes(ended)
+	}
 	if t.state.becomes(eventOf(m, err)); t.state == owner {
 		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return t.why(m, err)
 }

@@ -75,6 +75,9 @@ func (a *attachment) close(ls lanes) error {
 // starts new ones, on the worker (R10: each frame in flight is counted by how its request
 // ended, or as dropped by the reset).
 func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
+	if err := ls.hung(); err != nil {
+		return err
+	}
 	if !run.Rung.Replaces(qprecovery.ScopeCQs) {
 		if err := a.drain(ls); err != nil {
 			return err
@@ -92,7 +95,7 @@ func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
 }
 
 // drain completes the posted requests, each with its own status. It fails only if the
-// device fails: a queue pair that refuses to change its state has been flushed already, or can
+// device fails or hangs: a queue pair that refuses to change its state has been flushed already, or can
 // no longer complete anything.
 func (a *attachment) drain(ls lanes) error {
 	if err := a.ep.Fail(); errors.Is(err, hca.ErrIO) {
@@ -101,9 +104,10 @@ func (a *attachment) drain(ls lanes) error {
 	until := time.Now().Add(drainLimit)
 	for _, l := range ls {
 		// Requests that do not complete in time are taken back.
-		_, _ = l.tx.Drain(until), l.rx.Drain(until)
+		_ = l.call(l.sender, func() error { return l.tx.Drain(until) })
+		_ = l.call(l.fetcher, func() error { return l.rx.Drain(until) })
 	}
-	return nil
+	return ls.hung()
 }
 
 // drainLimit bounds the wait for the completions of a queue pair that was moved

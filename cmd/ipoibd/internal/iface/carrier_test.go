@@ -69,6 +69,25 @@ func TestR09HostIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// A report of the kernel that was made before the daemon raised the carrier, and that comes afterwards, does
+// not change the status: a client that has seen the carrier may ask at once.
+func TestLateReportDoesNotHideTheCarrier(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		old, err := a.tap.State()
+		if err != nil || !old.Carrier {
+			t.Fatalf("%+v, %v", old, err)
+		}
+		old.Carrier = false
+		if err := a.iface.do(t.Context(), func() { a.iface.hostChanged(old) }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := a.status(); !s.Carrier {
+			t.Errorf("%s, without a carrier", s.State)
+		}
+	})
+}
+
 // waitFor makes the host's stack wait for answers about ips.
 func (h *testHost) waitFor(ips ...netip.Addr) {
 	h.tap.mu.Lock()

@@ -43,16 +43,19 @@ func (c *crowd) ip(i int) netip.Addr {
 func (c *crowd) qpnOf(i int) hca.QPN { return hca.QPN(0x1000 + i) }
 
 // arp sends a multicast ARP request of peer i to the host.
-func (c *crowd) arp(i int, target netip.Addr) {
+func (c *crowd) arp(i int, target netip.Addr) { c.arpFrom(i, c.qpnOf(i), target) }
+
+// arpFrom is arp from a queue pair of peer i.
+func (c *crowd) arpFrom(i int, qpn hca.QPN, target netip.Addr) {
 	a := ipoib.ARP{
-		Op: ipoib.ARPRequest, SHA: ipoib.NewAddr(c.qpnOf(i), hca.GIDFromAddr(c.gid(i))),
+		Op: ipoib.ARPRequest, SHA: ipoib.NewAddr(qpn, hca.GIDFromAddr(c.gid(i))),
 		SPA: c.ip(i), TPA: target,
 	}
 	msg := a.Append(make([]byte, ipoib.HeaderLen, 128))
 	ipoib.PutHeader(msg, ipoib.EtherTypeARP)
 	b := make([]byte, roce.HeaderLen, roce.HeaderLen+len(msg)+roce.ICRCLen)
 	(&roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPNMulticast}).Put(b)
-	(&roce.DETH{QKey: c.qkey, SrcQPN: c.qpnOf(i)}).Put(b[roce.BTHLen:])
+	(&roce.DETH{QKey: c.qkey, SrcQPN: qpn}).Put(b[roce.BTHLen:])
 	b = append(b, msg...)
 	path := roce.Path{Src: c.gid(i), Dst: c.group, SrcPort: 0xc000}
 	b = binary.LittleEndian.AppendUint32(b, roce.ICRC(&path, b))

@@ -40,7 +40,8 @@
 //	programs   | programs.go               | eBPF programs of the TAP, and their counts
 //	Parked     | handover.go               | hands the interface over to another process
 //
-// No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and
+// No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, at most a
+// second late when it halts a pump that hangs in a post or a poll, and
 // the freeze detectors get their samples, while a device hangs. There are two workers, which
 // run their jobs one after the other: the worker of recovery calls the verbs and owns the
 // endpoint, the worker of host calls netlink. A job returns a function, which Run then calls.
@@ -60,6 +61,10 @@
 // contains one QPN: an error of any lane leads to a rung for all. The peer table
 // sends through the first lane. There are as many lanes as queues of the TAP; a device that
 // supports fewer queues per queue pair is refused.
+//
+// A pump calls posts and the methods of a CQ directly. If one of them hangs, the pump is abandoned when
+// it is halted: the device fails and is reset, like after any stuck verb, and when the interface comes
+// up again, another lane object takes the place of the one whose rings the pump owns.
 //
 // # Network namespaces and other processes
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
@@ -45,7 +46,7 @@ func (r *recovery) target(view device.View) (to target, err error) {
 	case !host.Up && r.f.host.assignment.rising:
 		err = errors.New("interface is down; setting it up")
 	case !host.Up:
-		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", host.Name)
+		err = fmt.Errorf("interface is down; bring it up: %s", report.Command("ip link set %s up", host.Name))
 	case view.Session == nil:
 		err = view.Err
 	default:
@@ -99,7 +100,7 @@ func (r *recovery) reconcile() {
 		}
 	case !a.plan.Equal(to.plan): // the queue pair stays
 		a.plan = to.plan
-		r.f.host.fit(a.plan, a.session.Attr(), r.f.cfg.SendWRs)
+		r.f.host.fitMTU(a.plan)
 		r.f.nbrs.announce()
 	}
 }
@@ -112,10 +113,13 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if most, need := to.session.Attr().MaxQueues, len(ls); most < need {
 		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
 	}
+	if err := r.f.renew(); err != nil {
+		return err
+	}
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return hca.ErrClosed
 	}
-	r.f.host.fit(to.plan, to.session.Attr(), r.f.cfg.SendWRs)
+	r.f.host.fitMTU(to.plan)
 	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records}
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
@@ -222,7 +226,7 @@ func (r *recovery) regroup(to port.Plan) {
 		}
 		r.f.log.Info("groups attached", "count", len(groups))
 		a.plan, a.groups = to, groups
-		r.f.host.fit(to, a.session.Attr(), r.f.cfg.SendWRs)
+		r.f.host.fitMTU(to)
 		r.f.nbrs.announce()
 	})
 }
@@ -274,7 +278,7 @@ func (r *recovery) leaveDevice(forReset bool, then func(error)) bool {
 		return false
 	}
 	if a == r.att {
-		r.f.lanes.halt()
+		r.failed(r.f.lanes.halt()) // the device has failed, if one hangs
 		r.att = nil
 		r.f.nbrs.leave()
 	}

@@ -22,8 +22,6 @@ const (
 	// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
 	// once, or drops what finds the socket full for 5 ms.
 	flushLimit = 20 * time.Millisecond
-	// settlePause is the pause before an interface is asked again whether it can be handed over.
-	settlePause = 2 * time.Millisecond
 	// handlesLimit bounds the wait for the address handles of inherited peers. Without them, only
 	// the first segment of a large frame is kept until its handle is there.
 	handlesLimit = 20 * time.Millisecond
@@ -31,13 +29,13 @@ const (
 
 // State is what another process needs to continue an interface. The descriptors belong to TAP.
 type State struct {
-	TAP      link.Handed
-	QPN      hca.QPN // 0: it has no queue pair
-	Adopted  bool
-	MTU      MTUState
-	Segments int // bound of the segments of a large frame
-	Peers    []neigh.PeerInfo
-	Before   Before
+	TAP     link.Handed
+	QPN     hca.QPN // 0: it has no queue pair
+	Adopted bool
+	MTU     MTUState
+	Peers   []neigh.PeerInfo
+	Before  Before
+	Ladder  qprecovery.Handed
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -104,30 +102,36 @@ func (h *heir) awaitHandles(n *neighbours) {
 type Parked struct {
 	f     *Iface
 	calls chan func() // Run calls them; closed: it continues
+	stale bool        // the host's frames were being dropped
 }
 
-// Park stops Run when no recovery and no other work is under way, and completes what was posted. From
-// then on the interface sends nothing, but still receives. Errors: the error of ctx, with the reason
-// why it could not be parked; why the interface has ended.
-func (f *Iface) Park(ctx context.Context) (*Parked, error) {
+// CanPark returns nil if Park would stop the interface now. It stops nothing. Errors: ErrUnsettled with the
+// reason, the error of ctx, why the interface has ended.
+func (f *Iface) CanPark(ctx context.Context) (err error) {
 	if _, ok := f.host.tap.(handable); !ok {
-		return nil, fmt.Errorf("a %T cannot be handed over", f.host.tap)
+		return fmt.Errorf("a %T cannot be handed over", f.host.tap)
 	}
+	if ended := f.do(ctx, func() { err = f.rec.unsettled() }); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// Park stops Run unless a recovery or other work is under way, and completes what was posted. From
+// then on the interface sends nothing, but still receives. Errors: those of CanPark.
+func (f *Iface) Park(ctx context.Context) (*Parked, error) {
 	p := &Parked{f: f, calls: make(chan func())}
-	why := errors.New("the interface does not answer")
-	for {
-		reply := make(chan error, 1)
-		select {
-		case f.queries <- func() { p.wait(reply) }:
-			if why = <-reply; why == nil {
-				return p, nil
-			}
-		case <-f.done:
-			return nil, cmp.Or(f.end, errEnded)
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", why, ctx.Err())
+	reply := make(chan error, 1)
+	select {
+	case f.queries <- func() { p.wait(reply) }:
+		if err := <-reply; err != nil {
+			return nil, err
 		}
-		time.Sleep(settlePause)
+		return p, nil
+	case <-f.done:
+		return nil, cmp.Or(f.end, errEnded)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the interface does not answer: %w", ctx.Err())
 	}
 }
 
@@ -137,8 +141,18 @@ func (p *Parked) wait(reply chan<- error) {
 		reply <- err
 		return
 	}
-	p.f.lanes.hold()
-	p.f.flush()
+	p.stale = p.f.lanes[0].stale.running
+	p.f.lanes.discard(false)
+	err := p.f.lanes.hold()
+	if err == nil {
+		err = p.f.flush()
+	}
+	if err != nil {
+		p.f.rec.hung(err)
+		p.f.rec.heal(qprecovery.Tick{})
+		reply <- err
+		return
+	}
 	reply <- nil
 	for call := range p.calls {
 		call()
@@ -152,30 +166,40 @@ func (p *Parked) do(call func()) {
 	<-done
 }
 
-// unsettled returns why the interface cannot be handed over now, or nil.
+// ErrUnsettled means that an interface cannot be handed over now, but perhaps in a moment.
+var ErrUnsettled = errors.New("not now")
+
+// unsettled returns why the interface cannot be handed over now, or nil. One that waits for its device has
+// nothing in flight (R26).
 func (r *recovery) unsettled() error {
-	state := r.ladder.State()
+	_, ok := r.ladder.HandOver(time.Now())
 	switch {
 	case !r.f.host.now.Present:
-		return errors.New("the interface is still starting")
+		return fmt.Errorf("%w: the interface is still starting", ErrUnsettled)
 	case r.worker.busy > 0 || r.f.host.worker.busy > 0 || r.coming != nil || len(r.later) > 0 || r.badClient.held != nil:
-		return errors.New("the interface is changing its state")
-	case r.att == nil && state == qprecovery.Idle, r.att != nil && state == qprecovery.Healthy:
+		return fmt.Errorf("%w: the interface is changing its state", ErrUnsettled)
+	case ok && (r.att != nil) == (r.ladder.State() == qprecovery.Healthy):
 		return nil
 	}
-	return fmt.Errorf("the interface is recovering: %s", state)
+	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
 }
 
-// flush completes what was posted to the queue pair. The transmit pumps are halted.
-func (f *Iface) flush() {
+// flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
+// error of a device that hangs.
+func (f *Iface) flush() error {
 	if f.rec.att == nil {
-		return
+		return nil
 	}
 	for _, l := range f.lanes {
-		if err := l.tx.Flush(time.Now().Add(flushLimit)); err != nil {
+		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
+		if err != nil {
 			f.log.Warn("complete the posted sends before a hand-over", "err", err) // what is left counts as dropped
 		}
+		if l.lost != nil {
+			return l.lost
+		}
 	}
+	return nil
 }
 
 // State completes what has arrived, and returns what another process needs to continue the interface,
@@ -188,20 +212,25 @@ func (p *Parked) State() (s State, fds []int, err error) {
 
 func (f *Iface) handOver() (s State, fds []int, err error) {
 	if f.rec.att != nil {
-		f.lanes.halt()
+		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
-			if err := l.rx.Flush(); err != nil {
+			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
 				f.log.Warn("deliver what has arrived before a hand-over", "err", err)
 			}
 		}
 		f.drainSlow()
-		f.flush()
+		f.rec.hung(f.flush())
+		if err := f.lanes.hung(); err != nil {
+			return s, nil, err
+		}
 		s.QPN = f.rec.att.self.QPN
 	}
-	s.Adopted, s.Segments, s.MTU = f.host.adopted, f.host.maxSegments, f.host.mtu
+	s.Adopted, s.MTU = f.host.adopted, f.host.mtu
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
+	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
+	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
 	s.TAP, fds, err = f.host.tap.(handable).HandOver()
 	return s, fds, err
 }
@@ -237,10 +266,16 @@ func (f *Iface) drainSlow() {
 
 // counted returns all counts so far. Frames that this process still keeps end with it, so they count
 // as dropped.
-func (f *Iface) counted() (b Before) {
+func (f *Iface) counted() Before {
 	s := f.statusWithoutKernel()
 	_, dropped := f.programs.counters()
-	b = Before{Counters: report.TotalsOf(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+	return Before{Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+}
+
+// endingWith returns the totals of what ends with these counts: the frames that it still keeps count
+// as dropped.
+func endingWith(c report.Counters) report.Totals {
+	t := report.TotalsOf(c)
 	for _, left := range []struct{ gauge, becomes string }{
 		{"tx_outstanding", "tx_drop_reset"},
 		{"tx_queued", "tx_drop_reset"},
@@ -248,11 +283,14 @@ func (f *Iface) counted() (b Before) {
 		{"tx_outstanding", "tx_taken_back"},
 		{"rx_outstanding", "rx_taken_back"},
 	} {
-		n := b.Counters[left.becomes]
-		n.Value += s.Counters[left.gauge].Value
-		b.Counters[left.becomes] = n
+		n, ok := t[left.becomes]
+		if !ok { // none of these counts
+			continue
+		}
+		n.Value += c[left.gauge].Value
+		t[left.becomes] = n
 	}
-	return b
+	return t
 }
 
 // countedOnTAP is counted for an interface that continues on the same TAP, whose own counts go on. The
@@ -268,7 +306,12 @@ func (f *Iface) countedOnTAP() Before {
 
 // Resume ends the parking: the interface continues where it stopped.
 func (p *Parked) Resume() {
-	p.do(p.f.rec.flow)
+	p.do(func() {
+		p.f.rec.flow()
+		if p.stale {
+			p.f.lanes.discard(true)
+		}
+	})
 	close(p.calls)
 }
 
@@ -300,11 +343,15 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 		return nil, errors.Join(err, tap.Close())
 	}
 	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
-	f.host.adopted, f.host.rebuilt, f.host.maxSegments = s.Adopted, s.MTU.Set != 0, s.Segments
+	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
 	f.host.mtu = s.MTU
 	f.host.custody.wantCarrier = s.TAP.Carrier
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
+	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)
+	if s.QPN == 0 {
+		f.rec.beginStale(time.Now()) // there may be frames that the other process has not dropped yet
+	}
 	if cfg.EBPF {
 		f.attachPrograms(tap, env)
 	}

@@ -1,7 +1,7 @@
 package iface
 
 import (
-	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,25 +83,56 @@ func TestPark(t *testing.T) {
 	})
 }
 
-// An interface cannot be parked while it recovers; Park waits for the end of the recovery, up to its
-// context's.
-func TestParkWaitsForRecovery(t *testing.T) {
+// An interface cannot be parked while it recovers. To ask for that stops nothing.
+func TestParkIsRefusedDuringRecovery(t *testing.T) {
 	slowHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
 		a.verbs.slow("modify_qp", 100*time.Millisecond)
 		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if _, err := a.iface.Park(ctx); err == nil || !strings.Contains(err.Error(), "changing its state") {
+		if err := a.iface.CanPark(t.Context()); !errors.Is(err, ErrUnsettled) {
+			t.Errorf("asked during a recovery: %v", err)
+		}
+		if _, err := a.iface.Park(t.Context()); !errors.Is(err, ErrUnsettled) {
 			t.Errorf("parked during a recovery: %v", err)
 		}
+		a.waitUp()
+		if err := a.iface.CanPark(t.Context()); err != nil {
+			t.Errorf("asked after it: %v", err)
+		}
+		reach(t, a, b)
 		p, err := a.iface.Park(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Resume()
+		reach(t, a, b)
+	})
+}
+
+// An interface whose device is suspended, lost or given up is parked and handed over as it is (R26): its
+// recovery goes on in the other process, and is not among those that have ended.
+func TestR26WaitingInterfaceIsParked(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		if err := a.dev.Suspend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		p, err := a.iface.Park(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := p.State()
+		if err != nil || s.QPN != 0 || s.Ladder.State != qprecovery.Detached || !s.Ladder.NoCarrier || s.Ladder.Record == nil || len(s.Before.Recovery.History) != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		p.Resume()
+		if err := a.dev.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.waitUp()
 		reach(t, a, b)
 	})
 }

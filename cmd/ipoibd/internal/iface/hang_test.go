@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -81,6 +82,25 @@ func TestR08HangingHandleDoesNotStallRun(t *testing.T) {
 	})
 }
 
+// Handles that are destroyed slowly, as those of thousands of peers are, delay no rung, and no rung fails
+// because of them (R06).
+func TestR06SlowHandlesDelayNoRung(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.verbs.slow("destroy_ah", 900*time.Millisecond) // not stuck yet
+		b.tap.SetUp(false)
+		if until(func() bool { return a.verbs.count("destroy_ah") > 0 }, 10*time.Millisecond, 4*time.Hour) >= 4*time.Hour {
+			t.Fatal("no handle was destroyed, so the test shows nothing")
+		}
+		start := time.Now()
+		a.order(qprecovery.RungResetQP)
+		synctest.Wait()
+		if s := a.status().Recovery; time.Since(start) != 0 || s.State != qprecovery.Healthy.String() || s.Rungs["reset_qp"] != 1 {
+			t.Errorf("%s, %v after %v", s.State, s.Rungs, time.Since(start))
+		}
+	})
+}
+
 // An address handle that is not made in time, while ib0 goes up, does not lead to a reset of
 // the device, because a peer may be the cause (R7). ib0 is tried again.
 func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {
@@ -122,4 +142,70 @@ func TestBlockedInspectionDoesNotStallRun(t *testing.T) {
 		close(release)
 		reach(t, a, b)
 	})
+}
+
+// A post or a poll that hangs is a stuck verb, however it is found out: the device is reset, Run
+// answers within the limit of such a call, and every frame has an end. The call is counted as long as
+// it hangs, and the instance that it hangs in is released once it returns (R08, R19).
+func TestR19PostOrPollThatHangs(t *testing.T) {
+	const most = time.Second // as long as a call may take
+	for _, verb := range []string{"post_send", "post_recv", "poll_cq"} {
+		for _, c := range []struct {
+			name  string
+			reset bool // a rung finds it; else the freeze detector
+		}{{"found by the freeze detector", false}, {"found by a rung", true}} {
+			t.Run(verb+"/"+c.name, func(t *testing.T) {
+				twoHosts(t, func(t *testing.T, a, b *testHost) {
+					reach(t, a, b)
+					old := a.dev.View().Session
+					a.inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: verb})
+					mac, _ := a.neighbour(b.ip)
+					for mark := range 20 {
+						a.sendIP(mac, b.ip, 100, byte(mark))
+						reply, _ := b.neighbour(a.ip)
+						b.sendIP(reply, a.ip, 100, byte(mark))
+					}
+					if c.reset {
+						a.order(qprecovery.RungResetQP)
+					}
+					var longest time.Duration
+					for start := time.Now(); time.Since(start) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
+						asked := time.Now()
+						a.onRun(func(*Iface) {})
+						longest = max(longest, time.Since(asked))
+					}
+					r := a.status().Recovery
+					if longest > most || a.dev.Opens() != 2 {
+						t.Errorf("Run answered within %v; the device was opened %d times; reasons %v", longest, a.dev.Opens(), r.Reasons)
+					}
+					if d := a.dev.Status(); d.Counts.Reasons[qprecovery.ReasonVerbStuck] != 1 {
+						t.Errorf("the device was reset by %v", d.Counts.Reasons)
+					}
+					if n := guardCount(old, "guard_verbs_stuck"); n != 1 {
+						t.Errorf("%d calls are stuck, want 1", n)
+					}
+					drainInbox(a, b)
+					reach(t, a, b)
+					checkAccounts(t, a.status())
+					close(a.forever)
+					synctest.Wait()
+					if n := guardCount(old, "guard_verbs_stuck") + guardCount(old, "guard_zombies"); n != 0 {
+						t.Errorf("%d calls are stuck and zombies are left, want none", n)
+					}
+					reach(t, a, b)
+					checkAccounts(t, a.status())
+				})
+			})
+		}
+	}
+}
+
+// guardCount returns a counter of a session.
+func guardCount(s *device.Session, name string) uint64 {
+	for _, c := range s.Counters() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	return 0
 }

@@ -32,7 +32,6 @@ const (
 type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
-	SetMaxSegments(n int) error
 	Assign(a link.Assignment) error
 	BringUp() error
 	Neighbours() ([]link.Neighbour, error)
@@ -56,20 +55,18 @@ type MultiQueue interface {
 // host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier
 // as the daemon has set them.
 type host struct {
-	log       *slog.Logger
-	tap       TAP
-	lanes     lanes
-	adopted   bool // ib0 existed before
-	rebuilt   bool // mtu is that of the interface in whose place this one is
-	now       link.State
-	mtu       MTUState
-	mtuReport mtuReport
-	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
-	maxSegments int
-	custody     custody
-	assignment  assignment
-	worker      worker      // inspects the TAP
-	asks        []time.Time // when to ask for the host's neighbours on its behalf
+	log        *slog.Logger
+	tap        TAP
+	lanes      lanes
+	adopted    bool // ib0 existed before
+	rebuilt    bool // mtu is that of the interface in whose place this one is
+	now        link.State
+	mtu        MTUState
+	mtuReport  mtuReport
+	custody    custody
+	assignment assignment
+	worker     worker      // inspects the TAP
+	asks       []time.Time // when to ask for the host's neighbours on its behalf
 }
 
 // changed records a state of ib0 that the kernel has reported.
@@ -84,10 +81,10 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	switch {
 	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
-	case st.MTU != h.mtu.Set:
-		// The state may have been read before the daemon set the MTU, so read it again.
+	case st.MTU != h.mtu.Set || st.Carrier != (st.Up && h.custody.lit()):
+		// The state may have been read before the daemon set the MTU or the carrier, so read it again.
 		if again, err := h.tap.State(); err == nil && again.Present {
-			h.now.MTU = again.MTU
+			h.now.MTU, h.now.Carrier = again.MTU, again.Carrier
 		}
 		h.mtu.changed(h.now.MTU)
 	}
@@ -105,7 +102,7 @@ func alone(st link.State) bool {
 // has a queue.
 func (h *host) setCarrier(on bool) error {
 	h.custody.wantCarrier = on
-	on = on && !h.custody.foreign
+	on = h.custody.lit()
 	err := h.tap.SetCarrier(on)
 	if err == nil {
 		h.carrierIs(on)
@@ -135,24 +132,7 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// fit sets the MTU that the plan and the operator allow, and bounds large frames to what suits
-// the device and its send queue.
-func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
-	h.fitMTU(plan)
-	n := sendWRs // a device may need an entry for each segment (hca.LSO)
-	if dev.TSOUnit > 0 {
-		n = min(n, max(1, dev.TSOUnit/(h.now.MTU+ipoib.HeaderLen+dev.TSOOverhead)))
-	}
-	if dev.MaxTSO == 0 || n == h.maxSegments {
-		return
-	}
-	if err := h.tap.SetMaxSegments(n); err != nil {
-		h.log.Error("cannot limit the number of segments of the host's large frames", "segments", n, "err", err)
-		return
-	}
-	h.maxSegments = n
-}
-
+// fitMTU sets the MTU that the plan and the operator allow.
 func (h *host) fitMTU(plan port.Plan) {
 	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)
@@ -287,6 +267,9 @@ type custody struct {
 	err         error     // of the last inspection; nil: it succeeded
 }
 
+// lit reports whether the daemon has the carrier on.
+func (c *custody) lit() bool { return c.wantCarrier && !c.foreign }
+
 // saw records how many foreign queues an inspection has found, plans the next
 // inspection, and reports whether foreign has changed.
 func (c *custody) saw(queues int, now time.Time) (changed bool) {
@@ -326,7 +309,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 	for _, change := range found.Restored {
 		h.log.Warn("another process has changed the interface; restored", "property", string(change.What), "found", change.Found)
 		if change.What == link.PropertyCarrier {
-			h.carrierIs(c.wantCarrier && !c.foreign)
+			h.carrierIs(c.lit())
 		}
 	}
 	// The status shows the error. It is logged if it differs from the previous one. Run

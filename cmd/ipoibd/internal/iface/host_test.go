@@ -46,7 +46,6 @@ type tap struct {
 	unreadable bool          // reads fail
 	failed     int           // reads
 	blocked    chan struct{} // inspections block until it is closed; nil: they do not
-	segments   int           // of a large frame, at most
 	assigned   []assigned    // the calls of Assign
 	refusal    error         // of Assign
 	grounded   error         // of BringUp
@@ -83,13 +82,6 @@ var errStuck = errors.New("carrier is stuck")
 
 func (t *tap) SetMTU(mtu int) error {
 	t.Fake.SetMTU(mtu)
-	return nil
-}
-
-func (t *tap) SetMaxSegments(n int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.segments = n
 	return nil
 }
 
@@ -202,6 +194,7 @@ type testHost struct {
 
 	plugged chan struct{}  // has a value when absent changed
 	faults  *faults.Device // of the device that was opened last
+	forever chan struct{}  // closed: verbs that hang forever return
 	verbs   *verbs         // beneath the faults; nil: the bare device
 	refuses bool           // no queue pair can be created
 	mute    atomic.Bool    // its multicast is lost
@@ -241,7 +234,7 @@ func bareHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 		t: t, name: string('a' + rune(n) - 1), fabric: fabric,
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
-		plugged: make(chan struct{}, 1), index: 1,
+		plugged: make(chan struct{}, 1), index: 1, forever: make(chan struct{}),
 	}
 }
 
@@ -295,7 +288,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{})
+	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{Forever: h.forever})
 	if h.refuses {
 		err = h.faults.Inject(faults.Fault{Kind: faults.CreateQPFails, Count: math.MaxInt})
 	}
@@ -442,9 +435,12 @@ func (h *testHost) status() report.Interface {
 }
 
 // stack answers ARP and keeps IPv4 packets.
-func (h *testHost) stack(ctx context.Context) {
+func (h *testHost) stack(ctx context.Context) { h.stackOn(ctx, h.tap.Fake) }
+
+// stackOn is stack for one queue of the TAP.
+func (h *testHost) stackOn(ctx context.Context, queue *linktest.Fake) {
 	for {
-		frame, err := h.tap.Recv(ctx)
+		frame, err := queue.Recv(ctx)
 		if err != nil {
 			return
 		}

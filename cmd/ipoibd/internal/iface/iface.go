@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -71,13 +72,15 @@ type Env struct {
 	Log      *slog.Logger
 	Programs *bpf.Programs
 	NoBPF    *sync.Once // logs that eBPF is not available, once for all interfaces
+
+	Namespace *os.File // for Open: the configured network namespace, if it is open already; the caller closes it
 }
 
 // Open creates or adopts the interface, down and without carrier, and prepares its data
 // path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{
-		Name: cfg.NetdevName(), Netns: cfg.Netns, Existing: cfg.Existing,
+		Name: cfg.NetdevName(), Netns: cfg.Netns, Namespace: env.Namespace, Existing: cfg.Existing,
 		MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
 	})
 	if err != nil {
@@ -177,7 +180,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow: slowPath{newSlowQueue(), newSlowQueue()}, snapshot: &ud.Snapshot{},
+		slow: newSlowPath(), snapshot: &ud.Snapshot{},
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}
@@ -202,6 +205,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		f.lanes = append(f.lanes, lane)
 	}
 	f.host.lanes = f.lanes
+	f.checkSources()
 	f.show(time.Now())
 	return f, nil
 }

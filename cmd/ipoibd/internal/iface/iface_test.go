@@ -170,24 +170,6 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 	})
 }
 
-// A large frame of the host has as many segments as leave the device in one unit, whatever the
-// MTU, but never more than the send queue has entries: a device may need one for each.
-func TestLargeFramesFitTheDevice(t *testing.T) {
-	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		unit := a.iface.rec.att.session.Attr().TSOUnit
-		for _, mtu := range []int{1400, 1300, 700, 100} {
-			a.tap.Fake.SetMTU(mtu)
-			synctest.Wait()
-			a.tap.mu.Lock()
-			got := a.tap.segments
-			a.tap.mu.Unlock()
-			if want := min(testSendWRs, unit/(mtu+4+27)); got != want {
-				t.Errorf("MTU %d: at most %d segments, want %d", mtu, got, want)
-			}
-		}
-	})
-}
-
 // A host whose neighbour cache outlived the daemon sends to a MAC that the daemon does not know.
 // The first packet arrives nevertheless.
 func TestFirstFramesToUnknownMACArrive(t *testing.T) {

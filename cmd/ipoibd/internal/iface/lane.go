@@ -1,10 +1,14 @@
 package iface
 
 import (
+	"cmp"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
@@ -18,17 +22,23 @@ import (
 // number and its generation belong to the interface, because an IPoIB address contains one
 // QPN. So an error of one lane's CQ rebuilds the queue pair, with the CQs of all lanes (R1).
 //
-// A lane lives as long as the interface: its counters continue across queue pairs. Run owns
-// the pumps and the detector. While the pumps are halted, the worker attaches and detaches
-// the rings.
+// A lane lives as long as the interface, unless the device hangs in a post or a poll: its counters
+// continue across queue pairs. Run owns the pumps and the detector. While the pumps are halted, the
+// worker attaches and detaches the rings.
 type lane struct {
-	tx       *ud.Tx
-	rx       *ud.Rx
-	queue    device.Queue // attached to the rings
-	out, in  pump         // host to fabric, and back
-	stale    pump         // drops the host's frames; never runs beside out
-	detector *freeze.Detector
-	probes   atomic.Uint64 // sent by the detector
+	tap             TAPQueue
+	tx              *ud.Tx
+	rx              *ud.Rx
+	queue           device.Queue   // attached to the rings
+	sender, fetcher *device.Caller // the ways of out and in to queue
+	out, in         pump           // host to fabric, and back
+	stale           pump           // drops the host's frames; never runs beside out
+	detector        *freeze.Detector
+	probes          atomic.Uint64 // sent by the detector
+	polled          atomic.Uint64 // freeze.Detector.FoundByPoll
+	// lost: a goroutine that hangs in the device owns tx or rx. Another lane replaces this one.
+	lost   error
+	before report.Totals // what the lanes counted that this one has replaced
 }
 
 // newLane returns the lane of a queue of the TAP.
@@ -47,7 +57,7 @@ func newLane(f *Iface, tap TAPQueue) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{tx: tx, rx: rx, detector: freeze.New(freeze.Config{})}
+	l := &lane{tap: tap, tx: tx, rx: rx, detector: freeze.New(freeze.Config{})}
 	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: f.rec.ended, wake: func() {
 		tx.Wake()
 		l.queue.SendCQ.Wake()
@@ -81,9 +91,10 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	for i, l := range ls {
 		q := a.ep.Queues[i]
 		l.queue = q
-		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, a.session.Attr().MaxTSO, gen)
+		l.sender, l.fetcher = a.session.Caller(q.Queue, q.SendCQ), a.session.Caller(q.Queue, q.RecvCQ)
+		err := l.tx.Attach(l.sender.Queue, l.sender.CQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
-			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
+			err = l.call(l.fetcher, func() error { return l.rx.Attach(l.fetcher.Queue, l.fetcher.CQ, q.RecvMR, gen) })
 		}
 		if err != nil {
 			ls.detach()
@@ -93,47 +104,126 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	return nil
 }
 
+// call calls f, which uses the rings, in place of a pump that is halted. A lane is lost if f hangs in
+// the device. On one that is lost it returns that error again.
+func (l *lane) call(by *device.Caller, f func() error) error {
+	if l.lost != nil {
+		return l.lost
+	}
+	err := by.Do(f)
+	if errors.Is(err, hca.ErrStuck) {
+		l.lost = err
+	}
+	return err
+}
+
+// hung returns the error of a call that hangs in the device, or nil.
+func (ls lanes) hung() error {
+	for _, l := range ls {
+		if l.lost != nil {
+			return l.lost
+		}
+	}
+	return nil
+}
+
 // detach takes back all posted requests and counts them as dropped.
 func (ls lanes) detach() {
 	for _, l := range ls {
-		l.tx.Detach()
-		l.rx.Detach()
-	}
-}
-
-// start lets frames flow both ways, on the queue pair of generation gen.
-func (ls lanes) start(gen uint32) {
-	for _, l := range ls {
-		l.stale.halt()
-		for _, p := range []*pump{&l.in, &l.out} {
-			p.halt()
-			p.start(gen)
+		if l.lost == nil {
+			l.tx.Detach()
+			l.rx.Detach()
 		}
-		l.detector.Restart()
 	}
 }
 
-// hold leaves the host's frames in the TAP; messages from the fabric are still delivered.
-func (ls lanes) hold() {
+// start lets frames flow both ways, on the queue pair of generation gen. Lost lanes stay halted.
+// It returns the error of halt.
+func (ls lanes) start(gen uint32) error {
+	err := ls.halt()
 	for _, l := range ls {
-		l.out.halt()
+		if l.lost == nil {
+			l.discard(false)
+			l.in.start(gen)
+			l.out.start(gen)
+			l.detector.Restart()
+		}
 	}
+	return err
 }
 
-func (ls lanes) halt() {
-	ls.hold()
-	for _, l := range ls {
-		l.in.halt()
+// hold leaves the host's frames in the TAP; messages from the fabric are still delivered. Lanes whose
+// pumps hang in the device are lost, and the error is that of one of them.
+func (ls lanes) hold() error { return ls.stop(false) }
+
+// halt stops all pumps. Otherwise it is hold.
+func (ls lanes) halt() error { return ls.stop(true) }
+
+// stop stops the pumps to the fabric, or all, side by side, because one that hangs is waited for.
+func (ls lanes) stop(all bool) error {
+	var ended sync.WaitGroup
+	errs := make([]error, len(ls))
+	for i, l := range ls {
+		ended.Go(func() {
+			errs[i] = l.out.halt(l.sender)
+			if all {
+				errs[i] = cmp.Or(errs[i], l.in.halt(l.fetcher))
+			}
+			l.lost = cmp.Or(l.lost, errs[i])
+		})
 	}
+	ended.Wait()
+	return cmp.Or(errs...)
 }
 
 // discard drops the host's frames, or stops doing so.
 func (ls lanes) discard(on bool) {
 	for _, l := range ls {
-		if l.stale.halt(); on {
-			l.stale.start(0)
-		}
+		l.discard(on)
 	}
+}
+
+func (l *lane) discard(on bool) {
+	_ = l.stale.halt(nil) // it uses only the TAP
+	if on {
+		l.stale.start(0)
+	}
+}
+
+// count adds the counters of the lane, and of those that it has replaced, to c.
+func (l *lane) count(c report.Counters) {
+	c.Add("", []hca.Counter{
+		{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()},
+		{Name: "freeze_found_by_poll", Kind: hca.CountError, Value: l.polled.Load()},
+	})
+	c.Add("", l.tx.Counters())
+	c.Add("", l.rx.Counters())
+	c.AddTotals(l.before)
+}
+
+// renew replaces the lanes that are lost. The frames that they keep count as dropped. The worker must
+// be idle.
+func (f *Iface) renew() error {
+	for i, l := range f.lanes {
+		if l.lost == nil {
+			continue
+		}
+		next, err := newLane(f, l.tap)
+		if err != nil {
+			return err
+		}
+		counters := report.Counters{}
+		l.count(counters)
+		next.before = endingWith(counters)
+		stale := l.stale.running
+		l.discard(false)
+		f.records.mu.Lock()
+		f.lanes[i] = next
+		f.useRecorders()
+		f.records.mu.Unlock()
+		next.discard(stale)
+	}
+	return nil
 }
 
 // epoch returns the oldest snapshot that a frame of any lane may have been routed by.

@@ -1,7 +1,6 @@
 package iface
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -75,7 +74,7 @@ func (n *neighbours) hostChanged(old, st link.State) {
 	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
 		n.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
-	n.step(neigh.HostAddrs{Addrs: slices.Collect(st.SelfAddrs())})
+	n.step(neigh.HostAddrs{Addrs: n.f.ownAddrs()})
 }
 
 // deadline returns when to call expire; zero: never.
@@ -165,8 +164,13 @@ func (n *neighbours) sendHost(frame []byte) {
 	}
 }
 
-// created handles the result of a request for a handle.
+// created handles the result of a request for a handle, or the failure to destroy one.
 func (n *neighbours) created(r device.AHResult) {
+	if r.ID == 0 {
+		n.f.log.Error("close address handle", "err", r.Err)
+		n.f.rec.accuse(r.Err)
+		return
+	}
 	if r.Err != nil {
 		n.f.log.Debug("cannot create address handle", "err", r.Err)
 		n.step(neigh.AHFailed{ID: r.ID, Err: r.Err})
@@ -175,7 +179,7 @@ func (n *neighbours) created(r device.AHResult) {
 	n.step(neigh.AHReady{ID: r.ID, AH: r.AH})
 }
 
-// collect closes the handles that no posted request can use any more, on the worker.
+// collect destroys the handles that no posted request can use any more.
 func (n *neighbours) collect() {
 	safe, ahs := n.f.lanes.epoch(), n.f.rec.att.ahs
 	var unused []hca.AH
@@ -187,19 +191,7 @@ func (n *neighbours) collect() {
 		return true
 	})
 	if len(unused) > 0 {
-		n.f.rec.worker.do(func() func() {
-			var errs []error
-			for _, ah := range unused {
-				errs = append(errs, ahs.Destroy(ah))
-			}
-			return func() {
-				err := errors.Join(errs...)
-				if err != nil {
-					n.f.log.Error("close address handle", "err", err)
-				}
-				n.f.rec.accuse(err)
-			}
-		})
+		ahs.Destroy(unused)
 	}
 	for _, l := range n.f.lanes {
 		if len(n.retired) > 0 {

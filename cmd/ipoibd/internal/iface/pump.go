@@ -1,9 +1,9 @@
 package iface
 
 import (
-	"sync"
 	"sync/atomic"
 
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/qprecovery"
 )
 
@@ -15,12 +15,12 @@ type pump struct {
 	wake  func()          // makes a round return soon
 	ended chan<- struct{} // gets a value when the pump has failed; may be nil
 
-	running bool // started, and neither halted nor found failed since
+	running bool // started, and neither halted, found failed nor abandoned since
 	gen     uint32
 	stop    atomic.Bool
 	rounds  atomic.Uint64         // that have ended
 	err     atomic.Pointer[error] // why it failed; nil while it runs
-	wg      sync.WaitGroup
+	done    chan struct{}         // closed when the goroutine has ended
 }
 
 // start runs the pump on the queue pair of generation gen. The pump must not be running.
@@ -28,10 +28,12 @@ func (p *pump) start(gen uint32) {
 	p.running, p.gen = true, gen
 	p.stop.Store(false)
 	p.err.Store(nil)
-	p.wg.Go(p.run)
+	p.done = make(chan struct{})
+	go p.run()
 }
 
 func (p *pump) run() {
+	defer close(p.done)
 	var err error
 	if p.first != nil {
 		err = p.first()
@@ -50,16 +52,24 @@ func (p *pump) run() {
 	}
 }
 
-// halt stops the pump and clears its error, if any. Idempotent.
-func (p *pump) halt() {
+// halt stops the pump and clears its error, if any. A pump that hangs in a call of its caller, which
+// may be nil, is abandoned: halt returns the error, which wraps hca.ErrStuck, and the pump and what it
+// uses must not be used any more. Idempotent.
+func (p *pump) halt(by *device.Caller) error {
 	if !p.running {
-		return
+		return nil
 	}
+	p.running = false
 	p.stop.Store(true)
 	p.wake()
-	p.wg.Wait()
-	p.running = false
+	if by != nil {
+		if err := by.Await(p.done); err != nil {
+			return err
+		}
+	}
+	<-p.done
 	p.err.Store(nil)
+	return nil
 }
 
 // failure returns the error of a pump that has failed, once.
@@ -68,7 +78,7 @@ func (p *pump) failure() error {
 	if err == nil {
 		return nil
 	}
-	p.wg.Wait()
+	<-p.done
 	p.running = false
 	return *err
 }

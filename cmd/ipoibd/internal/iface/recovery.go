@@ -61,6 +61,7 @@ type ladder interface {
 	Reason() qprecovery.Reason
 	History() []qprecovery.Record
 	Counts() qprecovery.Counts
+	HandOver(now time.Time) (h qprecovery.Handed, ok bool)
 }
 
 // deadline returns when to call expire.
@@ -178,7 +179,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.RequestReset:
 		r.dev.Ask(r.used, a.Reason)
 	case qprecovery.HoldTraffic: // messages from the fabric are still delivered
-		r.f.lanes.hold()
+		r.hung(r.f.lanes.hold())
 	case qprecovery.ReleaseTraffic:
 		r.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
@@ -215,7 +216,7 @@ func (r *recovery) run(run qprecovery.Run) {
 	case qprecovery.RungResumeQP:
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
-		r.f.lanes.halt()
+		r.hung(r.f.lanes.halt())
 		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error {
 			err := a.replace(r.f.lanes, run)
@@ -271,11 +272,22 @@ func (r *recovery) failed(err error) {
 	}
 }
 
+// hung reports the error of a lane that was lost, unless it is nil: a post or a poll that hangs is a
+// stuck verb (R8).
+func (r *recovery) hung(err error) {
+	if err == nil {
+		return
+	}
+	r.failed(err)
+	ev := qprecovery.Fault{Gen: r.att.gen, Class: qprecovery.OfVerbError(qprecovery.VerbPollCQ, err)}
+	r.later = append(r.later, func() { r.heal(ev) })
+}
+
 // flow lets frames pass both ways.
 func (r *recovery) flow() {
 	if r.att != nil {
 		r.stale = time.Time{}
-		r.f.lanes.start(r.att.gen)
+		r.hung(r.f.lanes.start(r.att.gen))
 		r.pumps.succeed(time.Now())
 	}
 }
@@ -349,7 +361,12 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	if ports := r.dev.View().Ports; int(r.f.cfg.Port) <= len(ports) {
 		s.Port = ports[r.f.cfg.Port-1].State
 	}
+	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)
+	l.polled.Store(l.detector.FoundByPoll())
+	if lost := l.detector.EventsLost(); lost != knew {
+		r.f.log.Warn("completion events of the device", "lost", lost)
+	}
 	if r.ladder.State() != qprecovery.Healthy {
 		return
 	}
@@ -361,6 +378,10 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.probes.Add(1)
 		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
+		if d.EventsLost {
+			r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
+			return
+		}
 		reason := "sends do not complete"
 		if d.Deaf {
 			reason = "nothing is received"

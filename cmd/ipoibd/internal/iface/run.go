@@ -104,13 +104,14 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	f.refit()
+	f.checkSources()
 	f.nbrs.hostChanged(old, f.host.now)
 }
 
-// refit adapts the MTU and the bound of large frames to the plan in use, if there is one.
+// refit adapts the MTU to the plan in use, if there is one.
 func (f *Iface) refit() {
 	if a := f.rec.att; a != nil {
-		f.host.fit(a.plan, a.session.Attr(), f.cfg.SendWRs)
+		f.host.fitMTU(a.plan)
 	}
 }
 

@@ -40,10 +40,23 @@ func (q slowQueue) put(data []byte, from ud.Sender) bool {
 func (q slowQueue) done(it *slowItem) { q.free <- it }
 
 // slowPath is the pair of queues, as the data path uses it.
-type slowPath struct{ host, fabric slowQueue }
+type slowPath struct {
+	host, fabric slowQueue
+	senders      senders
+}
+
+func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue(), newSenders()} }
 
 // FromHost implements ud.SlowPath.
 func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }
 
 // FromFabric implements ud.SlowPath.
-func (s slowPath) FromFabric(msg []byte, from ud.Sender) bool { return s.fabric.put(msg, from) }
+func (s slowPath) FromFabric(msg []byte, from ud.Sender) ud.Reason {
+	switch {
+	case !s.senders.allow(from.GID):
+		return ud.SlowPathLimit
+	case !s.fabric.put(msg, from):
+		return ud.SlowPathFull
+	}
+	return ud.SlowPathed
+}

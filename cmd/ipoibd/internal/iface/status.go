@@ -91,11 +91,11 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 	s := last.Interface
 	s.Peers = reportPeers(last.peers)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
+	f.records.mu.Lock() // renew replaces lanes
 	for _, l := range f.lanes {
-		s.Counters.Add("", []hca.Counter{{Name: "freeze_probes", Kind: hca.CountTotal, Value: l.probes.Load()}})
-		s.Counters.Add("", l.tx.Counters())
-		s.Counters.Add("", l.rx.Counters())
+		l.count(s.Counters)
 	}
+	f.records.mu.Unlock()
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
 	s.NoEBPF = f.programs.lacking()
@@ -136,7 +136,7 @@ func reportPeers(list []neigh.PeerInfo) []report.Peer {
 		for _, ip := range p.IPs {
 			ips = append(ips, ip.String())
 		}
-		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle})
+		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle, Sent: p.Sent, Heard: p.Heard})
 	}
 	return out
 }
@@ -195,6 +195,9 @@ func (f *Iface) show(now time.Time) {
 		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
+	if slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() }) {
+		s.Notices.Add(report.NoticeEventsLost, "the device completes requests but does not report them, so packets wait up to 0.5 s: its interrupts are lost")
+	}
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {

@@ -15,6 +15,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
@@ -25,25 +26,74 @@ const giveUpAfter = time.Minute
 // stormHost is a host that the storm hits.
 type stormHost struct {
 	*testHost
-	hca    *backendtest.HCA
-	slot   *backend.Slot
-	ladder *recorder
-	orders *sync.WaitGroup
+	queues    []*linktest.Fake // of its TAP, one for each lane
+	hca       *backendtest.HCA
+	slot      *backend.Slot
+	ladder    *recorder
+	orders    *sync.WaitGroup
+	opening   opening
+	instances []*faults.Device // all that were opened; guarded by mu
 }
 
-// newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n.
+// opening is what the next openings of a device meet.
+type opening struct {
+	mu    sync.Mutex
+	fails []error       // of the next ones
+	hangs time.Duration // of the next one
+	short bool          // the host has no descriptors left
+}
+
+// meet waits as long as an opening is to hang, and returns the error that it is to fail with.
+func (o *opening) meet() (err error) {
+	o.mu.Lock()
+	hangs := o.hangs
+	o.hangs = 0
+	if o.short {
+		err = hca.ErrNoMemory
+	} else if len(o.fails) > 0 {
+		err, o.fails = o.fails[0], o.fails[1:]
+	}
+	o.mu.Unlock()
+	time.Sleep(hangs)
+	if err != nil {
+		return &hca.VerbError{Verb: "open_device", On: "in a storm", Err: err}
+	}
+	return nil
+}
+
+// change changes what openings meet.
+func (o *opening) change(how func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	how()
+}
+
+// newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n. Even seeds give it two lanes.
 func (s *storm) newHost(n byte, seed uint64) *stormHost {
+	lanes := 2 - int(seed%2)
 	h := bareHost(s.T, s.fabric, n)
+	x := &stormHost{testHost: h, queues: []*linktest.Fake{h.tap.Fake}, orders: &s.orders}
+	for range lanes - 1 {
+		q := linktest.NewFake("ib0")
+		q.SetUp(true)
+		if err := q.SetCarrier(true); err != nil {
+			s.Fatal(err)
+		}
+		x.queues, h.tap.more = append(x.queues, q), append(h.tap.more, q)
+	}
 	under := backendtest.New(backendtest.Config{
-		Fabric: s.fabric, Netdev: h.name, MTU: underlayMTU, Addr: h.under, GUID: h.guid(), Rand: rand.New(rand.NewPCG(seed, uint64(n))),
+		Fabric: s.fabric, Netdev: h.name, MTU: underlayMTU, Lanes: lanes, Addr: h.under, GUID: h.guid(), Rand: rand.New(rand.NewPCG(seed, uint64(n))),
 	})
 	slot := backend.NewSlot(under, true, quiet)
 	open := func(ctx context.Context) (hca.Device, error) {
+		if err := x.opening.meet(); err != nil {
+			return nil, err
+		}
 		dev, err := slot.Open(ctx)
 		if f, ok := dev.(*faults.Device); ok {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.faults = f
+			x.instances = append(x.instances, f)
 		}
 		return dev, err
 	}
@@ -52,22 +102,48 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 		Grace: 5 * time.Second, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
 	})
 	cfg := testConfig()
-	cfg.Name = "ib_" + h.name
+	cfg.Name, cfg.Lanes = "ib_"+h.name, lanes
 	var err error
 	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet}); err != nil {
 		s.Fatal(err)
 	}
-	x := &stormHost{testHost: h, hca: under, slot: slot, ladder: recordLadder(h.iface), orders: &s.orders}
+	x.hca, x.slot, x.ladder = under, slot, recordLadder(h.iface)
 	h.start()
+	for _, q := range x.queues[1:] {
+		s.stacks.Go(func() { h.stackOn(s.ctx, q) })
+	}
 	return x
 }
 
-// release makes the verbs return that hang in the instance that was opened last.
+// release makes the verbs return that hang in any instance.
 func (h *stormHost) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.faults != nil {
-		h.faults.Release()
+	for _, f := range h.instances {
+		f.Release()
+	}
+}
+
+// park parks the interface, as for a hand-over that is rolled back after a time.
+func (h *stormHost) park(pause time.Duration) {
+	h.orders.Go(func() {
+		ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+		defer cancel()
+		p, err := h.iface.Park(ctx)
+		if err != nil {
+			return // a recovery is under way
+		}
+		_, _, _ = p.State() // a device that hangs in a post is found now
+		time.Sleep(pause)
+		p.Resume()
+	})
+}
+
+// starve takes the host's last descriptors, or gives them back: nothing can be opened or created.
+func (h *stormHost) starve(on bool) {
+	h.opening.change(func() { h.opening.short = on })
+	if on {
+		strikeNow(faults.Fault{Kind: faults.CreateQPFails, Count: 3})(h)
 	}
 }
 
@@ -124,14 +200,14 @@ func (h *stormHost) untoggle(k faults.Kind) {
 	}
 }
 
-// sendMarked sends a frame that the ledger follows.
-func (h *testHost) sendMarked(l *ledger, from int, to netip.Addr) {
+// sendMarked sends a frame that the ledger follows, through a queue of the TAP.
+func (h *stormHost) sendMarked(l *ledger, queue *linktest.Fake, from int, to netip.Addr) {
 	mac, ok := h.neighbour(to)
 	if !ok {
 		h.t.Fatalf("%s does not know %s", h.name, to)
 	}
 	before := h.taken()
-	h.send(mac, ipoib.EtherTypeIPv4, h.marked(l.next(from), to))
+	queue.Send(h.frame(mac, ipoib.EtherTypeIPv4, h.marked(l.next(from), to)))
 	if h.taken() > before {
 		l.give(from)
 	}
@@ -150,10 +226,13 @@ func (h *testHost) marked(mark uint64, to netip.Addr) []byte {
 }
 
 // taken returns how many frames the kernel accepted from the host.
-func (h *testHost) taken() uint64 {
-	k, err := h.tap.KernelCounters()
-	if err != nil {
-		h.t.Fatal(err)
+func (h *stormHost) taken() (n uint64) {
+	for _, q := range h.queues {
+		k, err := q.KernelCounters()
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		n += k.TxPackets
 	}
-	return k.TxPackets
+	return n
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
@@ -44,6 +45,26 @@ var calamities = []calamity{
 	{3, once(func(h *stormHost) { h.rung(qprecovery.RungRebuildCQ) })},
 	{4, once(func(h *stormHost) { h.command(h.dev.Reset) })},
 	{30, once(func(h *stormHost) { h.command(h.dev.Recover) })},
+	{3, failingOpenings},
+	{2, func(rnd *rand.Rand) (do, undo func(*stormHost)) {
+		d := upTo(rnd, 3*time.Second)
+		return func(h *stormHost) { h.opening.change(func() { h.opening.hangs = d }) }, nil
+	}},
+	{3, lasting(func(h *stormHost) { h.starve(true) }, func(h *stormHost) { h.starve(false) })},
+	{6, func(rnd *rand.Rand) (do, undo func(*stormHost)) {
+		pause := upTo(rnd, 100*time.Millisecond)
+		return func(h *stormHost) { h.park(pause) }, nil
+	}},
+}
+
+// failingOpenings makes some openings fail, as those of a firmware that does not answer do.
+func failingOpenings(rnd *rand.Rand) (do, undo func(*stormHost)) {
+	why := []error{hca.ErrIO, hca.ErrTimeout, hca.ErrBusy, hca.ErrNoMemory, hca.ErrNoDevice}
+	var fails []error
+	for range 1 + rnd.IntN(3) {
+		fails = append(fails, why[rnd.IntN(len(why))])
+	}
+	return func(h *stormHost) { h.opening.change(func() { h.opening.fails = fails }) }, nil
 }
 
 // foul is a network that loses, delays and reorders, but never duplicates, so a frame that arrives

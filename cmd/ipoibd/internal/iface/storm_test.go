@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -24,7 +25,7 @@ const (
 )
 
 const (
-	stormBlows = 1000
+	stormBlows = 500
 	askEvery   = 50              // beats: how often a host asks for the other one's address
 	steady     = 5 * time.Second // of health: even the last fault is detected within a second
 	// calmLimit is how long recovery may take after the last blow: the longest pause of a device,
@@ -37,7 +38,10 @@ type storm struct {
 	*testing.T
 	fabric *memfabric.Fabric
 	hosts  [2]*stormHost
-	orders sync.WaitGroup // that wait for their answer
+	orders sync.WaitGroup  // that wait for their answer
+	ctx    context.Context // of stacks
+	end    context.CancelFunc
+	stacks sync.WaitGroup // of the hosts' further queues
 	ledger ledger
 	beats  int
 
@@ -48,7 +52,7 @@ type storm struct {
 }
 
 var (
-	randomStorms = flag.Int("storm.random", 8, "how many storms of random seeds to run")
+	randomStorms = flag.Int("storm.random", 46, "how many storms of random seeds to run")
 	stormSeed    = flag.Uint64("storm.seed", 0, "run only the storm of this `seed`, such as that of a failure")
 )
 
@@ -66,6 +70,11 @@ func TestR10Storm(t *testing.T) {
 	var entered rungs
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("go test -run=^TestR10Storm$ -storm.seed=%d runs this storm again", seed)
+				}
+			}()
 			synctest.Test(t, func(t *testing.T) {
 				rage(t, seed, &entered)
 			})
@@ -91,6 +100,7 @@ func rage(t *testing.T, seed uint64, n *rungs) *storm {
 func newStorm(t *testing.T, seed uint64, n *rungs) *storm {
 	s := &storm{T: t, fabric: memfabric.New(seed), journal: journal.New(), rungs: n}
 	s.fabric.Capture(s.ledger.capture)
+	s.ctx, s.end = context.WithCancel(t.Context())
 	for i := range s.hosts {
 		s.hosts[i] = s.newHost(byte(i+1), seed)
 		s.hosts[i].up()
@@ -106,6 +116,8 @@ func (s *storm) stop() {
 		h.stop()
 	}
 	s.orders.Wait()
+	s.end()
+	s.stacks.Wait()
 	if err := s.fabric.Close(); err != nil {
 		s.Error(err)
 	}
@@ -134,7 +146,7 @@ func (s *storm) beat() {
 		if s.beats%askEvery == 0 {
 			h.resolve(to.ip)
 		}
-		h.sendMarked(&s.ledger, from, to.ip)
+		h.sendMarked(&s.ledger, h.queues[s.beats%len(h.queues)], from, to.ip)
 		for at, x := range s.hosts {
 			for f := x.takeIP(); f != nil; f = x.takeIP() {
 				s.ledger.arrive(s.T, at, f)
@@ -144,20 +156,20 @@ func (s *storm) beat() {
 	s.follow()
 }
 
-// calm undoes all lasting blows. A create_ah may still hang, since that is no fault of the device.
+// calm undoes all lasting blows. From then on everything recovers by itself, except a device that the
+// daemon gives up, which waits for its operator (R23).
 func (s *storm) calm() {
 	s.fabric.SetConditions(memfabric.Conditions{})
 	for _, h := range s.hosts {
 		h.slot.ClearFaults()
+		h.opening.change(func() { h.opening.fails, h.opening.hangs, h.opening.short = nil, 0, false })
 		h.release()
 		h.straighten()
 		h.replug()
 		h.iface.Misbehave(Obliging)
 		h.tap.SetUp(true)
-		for _, order := range []order{h.dev.Resume, h.dev.Recover} {
-			h.command(order)
-			synctest.Wait()
-		}
+		h.command(h.dev.Resume)
+		synctest.Wait()
 	}
 }
 
@@ -170,6 +182,12 @@ func (s *storm) awaitHealth() {
 		}
 		time.Sleep(beatEvery)
 		s.beat()
+		for _, h := range s.hosts { // its wait began before the calm
+			if h.dev.Status().State == qprecovery.DeviceGivenUp && time.Since(calm) <= giveUpAfter {
+				h.command(h.dev.Recover)
+				synctest.Wait()
+			}
+		}
 		if !s.healthy() {
 			since = time.Now()
 		}
@@ -187,12 +205,16 @@ func (s *storm) healthy() bool {
 	return true
 }
 
-// sick reports the hosts that have not recovered, and ends the test.
+// sick reports the hosts that have not recovered with the states of their ladders, and ends the test.
 func (s *storm) sick() {
 	for _, h := range s.hosts {
-		d := h.dev.Status()
-		s.Errorf("%s after %v: %+v; device %s for %s", h.name, calmLimit, h.status(), d.State, d.Reason)
+		st, d := h.iface.Status(), h.dev.Status()
+		s.Errorf("%s after %v: %s (%s), %s\nits ladder: %s for %s, last %+v\nthat of its device: %s for %s, last %+v",
+			h.name, calmLimit, st.State, st.Reason, st.Detail, st.Recovery.State, st.Recovery.Reason, tail(st.Recovery.History), d.State, d.Reason, tail(d.History))
 	}
 	s.stop()
 	s.FailNow()
 }
+
+// tail returns the last elements of a list.
+func tail[T any](list []T) []T { return list[max(0, len(list)-3):] }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -81,12 +83,40 @@ func newServer(l net.Listener, status func() report.Status) (*Server, error) {
 	s := &Server{
 		gate: gate, listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx}, cancel: cancel,
 		http: &http.Server{
-			Handler: NewHandler(status), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
+			Handler: handlerAt(l.Addr(), status), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
 			ConnState: bound.Track,
 		},
 	}
 	s.http.SetKeepAlivesEnabled(false)
 	return s, nil
+}
+
+// handlerAt returns the handler for a listener's address. On a loopback address it answers only requests for
+// localhost or an IP address: otherwise a web page that this host's browser shows could read the answers under
+// a name of its own that leads to the loopback address (DNS rebinding).
+func handlerAt(addr net.Addr, status func() report.Status) http.Handler {
+	h := NewHandler(status)
+	if tcp, ok := addr.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !localHost(r.Host) {
+			http.Error(w, "on a loopback address, only requests for localhost or an IP address are answered", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// localHost reports whether the field Host of a request is localhost or an IP address, each perhaps with a port,
+// or empty, which no browser sends.
+func localHost(field string) bool {
+	host, _, err := net.SplitHostPort(field)
+	if err != nil {
+		host = strings.Trim(field, "[]")
+	}
+	_, err = netip.ParseAddr(host)
+	return err == nil || host == "" || strings.EqualFold(host, "localhost")
 }
 
 // listen shortens the queue of connections, so that one that waits is soon served. It avoids

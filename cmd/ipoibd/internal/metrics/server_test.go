@@ -52,6 +52,35 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// A web page cannot read the metrics of a loopback address under a name of its own. Those of other addresses
+// may have any name.
+func TestMetricsOnLoopbackAnswerNoOtherName(t *testing.T) {
+	for _, c := range []struct {
+		listen, host string
+		code         int
+	}{
+		{"127.0.0.1", "127.0.0.1:9471", 200},
+		{"127.0.0.1", "localhost:9471", 200},
+		{"127.0.0.1", "LOCALHOST", 200},
+		{"::1", "[::1]:9471", 200},
+		{"::1", "[::1]", 200},
+		{"127.0.0.1", "", 200},
+		{"127.0.0.1", "evil.example", 403},
+		{"127.0.0.1", "evil.example:9471", 403},
+		{"::1", "localhost.evil.example:9471", 403},
+		{"127.0.0.1", "127.0.0.1.evil.example", 403},
+		{"192.0.2.1", "node7.example:9471", 200},
+		{"::", "node7.example:9471", 200},
+	} {
+		h := handlerAt(&net.TCPAddr{IP: net.ParseIP(c.listen), Port: 9471}, func() report.Status { return report.Status{} })
+		r, w := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody), httptest.NewRecorder()
+		r.Host = c.host
+		if h.ServeHTTP(w, r); w.Code != c.code {
+			t.Errorf("Host %q at %s: %d, want %d", c.host, c.listen, w.Code, c.code)
+		}
+	}
+}
+
 // Nothing but the three paths is served.
 func TestNothingElseIsServed(t *testing.T) {
 	h := NewHandler(func() report.Status { return report.Status{} })
@@ -134,7 +163,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		code   int
 	}{{"", 200}, {"X: " + strings.Repeat("a", maxHeader+4096) + "\r\n", 431}} { // net/http adds 4096
 		conn := dial(t, s)
-		if _, err := fmt.Fprintf(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n%s\r\n", c.header); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n%s\r\n", c.header); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -173,7 +202,7 @@ func TestFloodIsPaced(t *testing.T) {
 		conn := dial(t, s)
 		clients.Go(func() {
 			defer func() { <-places }()
-			fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+			fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), "200 OK") {
 				t.Errorf("%v: %q", err, answer)
 			}

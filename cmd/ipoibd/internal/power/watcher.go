@@ -3,6 +3,7 @@ package power
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"time"
 
@@ -101,7 +102,11 @@ func (w *watcher) miss(ctx context.Context, err error) {
 	w.step(ctx, lost{})
 	if !w.quiet && ctx.Err() == nil {
 		w.quiet = true
-		w.log.Info("no notice of sleep and shutdown: run 'ipoibd suspend' before the system sleeps, and 'ipoibd resume' afterwards", "reason", err)
+		level := slog.LevelInfo
+		if errors.Is(err, fs.ErrNotExist) { // no system bus, as in most containers
+			level = slog.LevelDebug
+		}
+		w.log.Log(ctx, level, "no notice of sleep and shutdown: run 'ipoibd suspend' before the system sleeps, and 'ipoibd resume' afterwards", "reason", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func watch(t *testing.T) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watched{t: t, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan struct{})}
 	go func() {
-		Watch(ctx, w.hooks(), slog.New(slog.NewTextHandler(&w.log, nil)))
+		Watch(ctx, w.hooks(), slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		close(w.ended)
 	}()
 	t.Cleanup(func() {
@@ -364,6 +364,9 @@ func TestR27NoBus(t *testing.T) {
 	b := newBus(t)
 	w := watch(t)
 	eventually(t, "the loss is logged", func() bool { return w.log.count("no notice of sleep") == 1 })
+	if w.log.count("level=DEBUG") != 1 {
+		t.Errorf("a machine without a system bus is reported above the level DEBUG:\n%s", w.log.buf.String())
+	}
 	time.Sleep(retryEvery * 3 / 2)
 	b.start()
 	time.Sleep(2 * retryEvery)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"maps"
+	"slices"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
@@ -74,6 +75,13 @@ func (r *Recovery) After(before *Recovery) *Recovery {
 	sum.History = append(append([]RecoveryRecord{}, before.History...), r.History...)
 	sum.History = sum.History[max(0, len(sum.History)-max(maxHistory, len(r.History))):]
 	return &sum
+}
+
+// Past returns the report without the current recovery.
+func (r *Recovery) Past() *Recovery {
+	past := *r
+	past.History = slices.DeleteFunc(slices.Clone(r.History), func(x RecoveryRecord) bool { return x.End.IsZero() })
+	return &past
 }
 
 func addCounts(a, b map[string]uint64) map[string]uint64 {

@@ -2,7 +2,7 @@ package report
 
 import "strings"
 
-// Kinds of notice. The last two are those of an interface, the others those of a device.
+// Kinds of notice. The last three are those of an interface, the others those of a device.
 const (
 	NoticeDuplicateAddress = "duplicate_address" // another host has the underlay's address
 	NoticeNAT              = "nat"               // a NAT seems to translate received packets
@@ -14,6 +14,7 @@ const (
 	NoticeNoSegmentation   = "no_segmentation"   // of UDP, by the kernel
 	NoticePathMTU          = "path_mtu"          // the path to a peer carries less than the MTU
 	NoticeNoIPv6           = "no_ipv6"           // the MTU is too small
+	NoticeEventsLost       = "events_lost"       // the device's completion events do not arrive
 )
 
 // Notice is a condition that an operator should know. Its kind is constant, unlike its text.

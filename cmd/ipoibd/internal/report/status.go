@@ -202,6 +202,9 @@ type Peer struct {
 	IPs    []string `json:"ips"`
 	Used   bool     `json:"used"`
 	Handle string   `json:"handle"`
+	// Sent is when data was last sent to it; Heard is when data, ARP or ND last came from it.
+	Sent  time.Time `json:"last_sent,omitzero"`
+	Heard time.Time `json:"last_heard,omitzero"`
 }
 
 // Histogram is a distribution of durations.

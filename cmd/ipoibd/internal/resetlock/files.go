@@ -211,6 +211,18 @@ func cutShort(dir string, configured func(reset.Device) bool, log *slog.Logger) 
 	return nil, reset.Device{}
 }
 
+// exclusive tries for both locks at once, and holds neither of them if it does not get both.
+func (f *files) exclusive() bool {
+	if !f.flock(f.intent, unix.LOCK_EX) {
+		return false
+	}
+	ours := f.flock(f.use, unix.LOCK_EX)
+	if !ours {
+		f.Disclaim()
+	}
+	return ours
+}
+
 // readTries is how often a record is read that may have been written at the same moment.
 const readTries = 3
 
@@ -313,6 +325,8 @@ func (f *files) Holders() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+func (f *files) Foreign() bool { return f.conf.Holders != nil && len(f.conf.Holders()) > 0 }
 
 // sharers names the other processes that have a lock on use.
 func (f *files) sharers() (names []string) {

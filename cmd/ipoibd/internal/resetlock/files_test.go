@@ -103,7 +103,7 @@ func TestR21CompleteWaitsForHolders(t *testing.T) {
 	holder.Share()
 	var completed []string
 	complete := func(name string) error {
-		return Complete(dir, 50*time.Millisecond, func(d reset.Device) bool { return d.Name == name },
+		return Complete(t.Context(), dir, 50*time.Millisecond, func(d reset.Device) bool { return d.Name == name },
 			func(d reset.Device) error { completed = append(completed, d.Name); return nil }, log)
 	}
 	if err := complete("rxe1"); err != nil || len(completed) > 0 {

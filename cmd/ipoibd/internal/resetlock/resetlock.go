@@ -1,6 +1,7 @@
 package resetlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,8 +20,9 @@ type Config struct {
 	reset.Config
 	// Dir is the directory of the locks. Empty: no other process uses the device.
 	Dir string
-	// Holders names the processes that have the device open, as far as they are known
-	// otherwise than by the locks. May be nil.
+	// Holders names the processes that have the device open, from another source than the
+	// locks. It does not block. Once all locks are free, they are programs that do not take
+	// part, and the device is not reset (R16). May be nil.
 	Holders func() []string
 	Log     *slog.Logger
 }
@@ -136,6 +138,9 @@ func (l *Locks) Close() {
 // processes that share the device try again to bring it back.
 var ErrUnfinished = errors.New("the device is gone until the reset is completed")
 
+// ErrHeld says that nothing was done, because another process has the device open.
+var ErrHeld = errors.New("the device is held")
+
 // Done is the event for a reset that has returned. An error that is fs.ErrPermission, or
 // EROFS (a sysfs that is mounted read-only), says that nothing was done, and that another
 // process may be able to reset the device, unless the error is ErrUnfinished as well.
@@ -147,6 +152,8 @@ func Done(err error) reset.Event {
 	switch {
 	case errors.Is(err, ErrUnfinished):
 		ev.Unfinished = true
+	case errors.Is(err, ErrHeld):
+		ev.Outcome = reset.OutcomeHeld
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		ev.Outcome = reset.OutcomeDenied
 	case errors.Is(err, hca.ErrNoDevice):
@@ -160,25 +167,37 @@ const completeEvery = 10 * time.Millisecond
 
 // Complete completes a reset that was cut short and left its device absent, if the
 // directory has the record of one that this process is configured for: bringBack adds the
-// device again (R21). It waits until no other process holds the device or its intent, but
-// not longer than timeout.
-func Complete(dir string, timeout time.Duration, configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger) error {
+// device again (R21). It waits until no other process holds the device, or until the
+// record is no longer one of such a reset, but not longer than timeout, nor after the end of
+// ctx. While it waits it holds no lock, so that a process that holds the device can complete
+// the reset itself.
+func Complete(ctx context.Context, dir string, timeout time.Duration, configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger) error {
 	f, d := cutShort(dir, configured, log)
 	if f == nil {
 		return nil
 	}
 	defer f.close()
-	for end := time.Now().Add(timeout); !f.flock(f.intent, unix.LOCK_EX) || !f.flock(f.use, unix.LOCK_EX); time.Sleep(completeEvery) {
-		if time.Now().After(end) {
-			return fmt.Errorf("complete the reset of %s that was cut short: another process holds it: %s", d.Name, f.Holders())
+	failed := func(err error) error {
+		return fmt.Errorf("complete the reset of %s that was cut short: %w", d.Name, err)
+	}
+	for late := time.After(timeout); !f.exclusive(); {
+		if r := f.Read(); !r.Begun || !configured(r.Device) {
+			return nil // another process has completed it
+		}
+		select {
+		case <-ctx.Done():
+			return failed(context.Cause(ctx))
+		case <-late:
+			return failed(fmt.Errorf("%w by %s", ErrHeld, f.Holders()))
+		case <-time.After(completeEvery):
 		}
 	}
 	r := f.Read()
 	if !r.Begun || !configured(r.Device) {
-		return nil // another process has completed it
+		return nil
 	}
 	if err := bringBack(d); err != nil {
-		return fmt.Errorf("complete the reset of %s that was cut short: %w", d.Name, err)
+		return failed(err)
 	}
 	r.Phase, r.Begun, r.Outcome = reset.PhaseIdle, false, reset.OutcomeDone
 	f.Write(r)

@@ -1,11 +1,11 @@
-// Package sandbox confines the daemon to what its configuration needs: capabilities, directories
-// and system calls.
+// Package sandbox confines the daemon to what its configuration needs: a user, capabilities, files
+// and system calls. It is there for the case that an attacker executes code in the daemon.
 //
 // [Needs] decides what a configuration needs, as a [Policy]: pure, and tested as a table. [Enter]
 // makes the process obey it, in two halves with one execve of the same program in between:
 //
-//	first start:   eBPF programs loaded; capabilities dropped, no_new_privs set, Landlock's rules set;
-//	               execve, with the descriptors of the programs
+//	first start:   descriptors closed, eBPF programs loaded, root left, capabilities dropped,
+//	               no_new_privs set, Landlock's rules set; execve, with the descriptors of the programs
 //	second start:  seccomp filter installed; Enter returns, and only now is any device opened
 //
 // The execve is needed for two reasons. Capabilities and Landlock's rules belong to a thread, and
@@ -32,10 +32,17 @@
 //
 // # Limits
 //
-// Landlock's rules belong to directories and files, not to paths. So the rule for the devices of a
-// real HCA is one for /dev, below which nodes disappear and return when the HCA is reset. Landlock
-// also hides the descriptors of other processes, so a daemon in a sandbox cannot name the process
-// that holds its port.
+// Landlock's rules belong to directories and files, not to paths. The device nodes of a real HCA
+// disappear in a reset and return, so the rule is one for /dev/infiniband, and a file in that directory
+// keeps it when the last node is gone. A file that is replaced, such as a configuration file by an
+// editor, is readable only if its directory is; so only a directory that no other program uses is opened as
+// a whole. Landlock also hides the descriptors of other processes, so a daemon in a sandbox cannot name the
+// process that holds its port.
+//
+// A process of root is not confined as long as it can talk to one that does for root what it asks, such
+// as systemd. Before ABI 9, Landlock does not restrict connections to sockets with a path. So root is left
+// if the machine has a user for the daemon. The same holds for a group of sockets (lanes): the kernel
+// admits all sockets of one user.
 //
 // What the kernel does not support is left out, and [Sandbox.Missing] says what.
 package sandbox

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -20,7 +21,7 @@ const (
 	// variable tells the second start what the first one has done. The name does not begin like
 	// those of the flags.
 	variable = "_IPOIBD_SANDBOX"
-	// outside can be read by any process, but not in a sandbox, unless the control socket is in it.
+	// outside can be read by any process, but not in a sandbox.
 	outside = "/"
 )
 
@@ -40,16 +41,17 @@ type Carried struct {
 	Err         string // why there are none
 }
 
-// Enter confines this process to a policy, after a call of prepare. If it succeeds, it executes the
-// program again, with the same arguments and environment, and returns only there, the sandbox that
-// the first start has entered: the policy of that one applies. So callers read their options before,
-// and have neither threads that matter nor devices. What the kernel does not support is missing in
-// the result.
-// Errors: those of system calls that always work, and a sandbox that does not hold.
-func Enter(p Policy, prepare func() Carried) (*Sandbox, error) {
+// Enter confines this process to a policy, after a call of prepare. If root calls it, the process
+// continues as the user that as returns; nil: as root. If it succeeds, it executes the program again,
+// with the same arguments and environment, and returns only there, the sandbox that the first start
+// has entered: the policy of that one applies. So callers read their options before, and have neither
+// threads that matter nor devices. What the kernel does not support is missing in the result.
+// Errors: those of system calls that always work, a directory that is too large to be opened to the
+// daemon, and a sandbox that does not hold.
+func Enter(p Policy, as func() (*User, error), prepare func() Carried) (*Sandbox, error) {
 	text, second := os.LookupEnv(variable)
 	if !second {
-		return nil, first(p, prepare)
+		return nil, first(p, as, prepare)
 	}
 	if err := os.Unsetenv(variable); err != nil {
 		return nil, err
@@ -69,13 +71,34 @@ func Enter(p Policy, prepare func() Carried) (*Sandbox, error) {
 	return &s, nil
 }
 
-// first is the first half of Enter. All it does applies to the thread that calls execve, whose
+// first is the first half of Enter. What it does applies to the thread that calls execve, whose
 // credentials the program gets.
-func first(p Policy, prepare func() Carried) error {
+func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 	runtime.LockOSThread() // not unlocked: after an error, the thread must not be used
-	p.makeDirs()
-	s := Sandbox{Policy: p, Carried: prepare()}
-	program := path()
+	if err := p.narrow(); err != nil {
+		return fmt.Errorf("%w; --sandbox=false runs without a sandbox", err)
+	}
+	s := Sandbox{Policy: p}
+	// The daemon needs none of the descriptors that it was started with but the standard ones.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		s.Missing = append(s.Missing, fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
+	}
+	s.Carried = prepare()
+	if slices.Contains(p.Read, netnsDir) { // runtimes create it with the first namespace
+		_ = os.Mkdir(netnsDir, 0o755)
+	}
+	s.Missing = append(s.Missing, s.Policy.keepDevices()...)
+	if os.Geteuid() == 0 {
+		user, err := as()
+		if err == nil && user != nil {
+			if err = user.adopt(p); err == nil {
+				err = user.become()
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("leave root: %w; --user root stays root", err)
+		}
+	}
 	missing, err := drop(p.Capabilities)
 	if err != nil {
 		return fmt.Errorf("enter the sandbox: %w; --sandbox=false runs without one", err)
@@ -83,9 +106,10 @@ func first(p Policy, prepare func() Carried) error {
 	if missing != "" {
 		s.Missing = append(s.Missing, missing)
 	}
-	if s.ABI, err = p.restrictFiles(); err != nil {
-		s.Missing = append(s.Missing, err.Error())
-	}
+	p.makeDirs()
+	program := path() // as the user sees it
+	abi, open := s.Policy.restrictFiles()
+	s.ABI, s.Missing = abi, append(s.Missing, open...)
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -126,7 +150,7 @@ func (s *Sandbox) holds() error {
 			return fmt.Errorf("it has %s", name(c))
 		}
 	}
-	if p := s.Policy; s.ABI == 0 || slices.Contains(slices.Concat(p.Read, p.Write, p.Private), outside) {
+	if s.ABI == 0 {
 		return nil
 	}
 	root, err := os.Open(outside)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	programs "ipoibd/bpf"
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -30,11 +32,17 @@ const childEnv = "TEST_IPOIBD_SANDBOX_CHILD"
 // order says what a child does.
 type order struct {
 	Policy  *Policy // nil: it stays outside
+	User    *User   // as whom it enters
+	Files   bool    // it enters only the part of the sandbox that is Landlock
 	Dir     string  // in which it may write
 	Outside string  // in which it may not
 	Delete  string  // a file that it deletes first
 	Loads   bool    // it loads eBPF programs first
 	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
+
+	// The parent's, which is outside.
+	Other    int    // PID
+	Abstract string // socket
 }
 
 // answer is what a child reports.
@@ -75,8 +83,11 @@ func child(text string) error {
 		}
 		os.Setenv(pidEnv, strconv.Itoa(os.Getpid()))
 	}
-	if o.Policy != nil {
-		s, err := Enter(*o.Policy, o.load)
+	switch {
+	case o.Files:
+		_, a.Missing = o.Policy.restrictFiles()
+	case o.Policy != nil:
+		s, err := Enter(*o.Policy, func() (*User, error) { return o.User, nil }, o.load)
 		if err != nil {
 			return err
 		}
@@ -150,6 +161,24 @@ func opened(path string, flags int) error {
 	return err
 }
 
+func socket(family, protocol int) error {
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	return err
+}
+
+// connected connects to a UNIX socket.
+func connected(name string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+}
+
 // Results of deeds.
 var (
 	done   = fmt.Sprint(error(nil))
@@ -157,95 +186,146 @@ var (
 	eacces = unix.EACCES.Error()
 )
 
-// deeds are what a child does: the result outside, and the one in a sandbox with CAP_NET_ADMIN and
-// CAP_NET_RAW.
+// deeds are what a child does: the result outside as root, "" if that depends on the machine, and the
+// one in every sandbox, unless may says that this one allows the deed.
 var deeds = []struct {
 	name            string
 	do              func(o order) error
 	outside, inside string
+	may             func(o order) bool
 }{
-	{"read a file that all may read", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_RDONLY) }, done, eacces},
-	{"list a directory", func(o order) error { return opened(o.Outside, unix.O_RDONLY|unix.O_DIRECTORY) }, done, eacces},
-	{"write to a file", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_WRONLY) }, done, eacces},
-	{"truncate a file", func(o order) error { return unix.Truncate(filepath.Join(o.Outside, "file"), 0) }, done, eacces},
-	{"create a file", func(o order) error { return opened(filepath.Join(o.Outside, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, eacces},
-	{"reach a file by a link", func(o order) error { return opened(filepath.Join(o.Dir, "link"), unix.O_RDONLY) }, done, eacces},
-	{"open another device", func(order) error { return opened("/dev/zero", unix.O_RDONLY) }, done, eacces},
-	{"write to /proc/self", func(order) error { return opened("/proc/self/comm", unix.O_WRONLY) }, done, eacces},
-	{"read in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "file"), unix.O_RDONLY) }, done, done},
-	{"write in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, done},
-	{"read /proc", func(order) error { return opened("/proc/self/maps", unix.O_RDONLY) }, done, done},
-	{"open the TUN device", func(order) error { return opened("/dev/net/tun", unix.O_RDWR) }, done, done},
-	{"change the network", setLoopbackUp, done, done},
-	{"open a raw socket", func(order) error {
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err == nil {
-			err = unix.Close(fd)
-		}
-		return err
-	}, done, done},
+	{"read a file that all may read", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_RDONLY) }, done, eacces, nil},
+	{"list a directory", func(o order) error { return opened(o.Outside, unix.O_RDONLY|unix.O_DIRECTORY) }, done, eacces, nil},
+	{"write to a file", func(o order) error { return opened(filepath.Join(o.Outside, "file"), unix.O_WRONLY) }, done, eacces, nil},
+	{"truncate a file", func(o order) error { return unix.Truncate(filepath.Join(o.Outside, "file"), 0) }, done, eacces, nil},
+	{"create a file", func(o order) error { return opened(filepath.Join(o.Outside, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, eacces, nil},
+	{"reach a file by a link", func(o order) error { return opened(filepath.Join(o.Dir, "link"), unix.O_RDONLY) }, done, eacces, nil},
+	{"open another device", func(order) error { return opened("/dev/zero", unix.O_RDONLY) }, done, eacces, nil},
+	{"write to /proc/self", func(order) error { return opened("/proc/self/comm", unix.O_WRONLY) }, done, eacces, nil},
+	{"read in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "file"), unix.O_RDONLY) }, done, done, nil},
+	{"write in its directory", func(o order) error { return opened(filepath.Join(o.Dir, "new"), unix.O_WRONLY|unix.O_CREAT) }, done, done, nil},
+	{"read /proc", func(order) error { return opened("/proc/self/maps", unix.O_RDONLY) }, done, done, nil},
+	{"open the TUN device", func(order) error { return opened("/dev/net/tun", unix.O_RDWR) }, done, done, nil},
+	{"change the network", setLoopbackUp, done, done, nil},
+	{"open a raw socket", func(order) error { return socket(unix.AF_PACKET, 0) }, done, done, nil},
 
 	{"start a program", func(order) error {
 		_, err := syscall.ForkExec("/proc/self/exe", []string{"x", "-test.run=^$"}, &syscall.ProcAttr{Env: []string{}})
 		return err
-	}, done, eperm},
+	}, done, eperm, nil},
 	{"gain a capability", func(order) error {
 		return set(func(caps capability.Capabilities) { caps.Set(capability.CAPS, capability.CAP_SYS_ADMIN) })
-	}, done, eperm},
-	{"keep a capability", func(order) error {
-		return keeps(capability.PERMITTED, capability.CAP_NET_ADMIN, capability.CAP_NET_RAW)
-	}, "has more", done},
-	{"inherit a capability", func(order) error {
-		return keeps(capability.BOUNDING, capability.CAP_NET_ADMIN, capability.CAP_NET_RAW)
-	}, "has more", done},
-	{"read a file whose mode forbids it", func(o order) error { return opened(filepath.Join(o.Dir, "secret"), unix.O_RDONLY) }, done, eacces},
-	{"change the user", func(order) error { return call(unix.SYS_SETRESUID, ^uintptr(0), ^uintptr(0), ^uintptr(0)) }, done, eperm},
-	{"make a device node", func(o order) error { return unix.Mknod(filepath.Join(o.Dir, "node"), unix.S_IFCHR|0o600, 1<<8|3) }, "", eacces},
-	{"mount", func(o order) error { return unix.Mount("none", o.Dir, "", unix.MS_PRIVATE, "") }, "", eperm},
-	{"make a user namespace", func(order) error { return call(unix.SYS_UNSHARE, 0) }, done, eperm},
-	{"enter a namespace", func(order) error { return unix.Setns(-1, unix.CLONE_NEWNET) }, unix.EBADF.Error(), eperm},
-	{"trace a process", func(order) error { return call(unix.SYS_PTRACE, 0x4200, ^uintptr(0), 0, 0) }, unix.ESRCH.Error(), eperm},
-	{"read another process", func(order) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()), 0, 0, 0, 0, 0) }, done, eperm},
-	{"use io_uring", func(order) error { return call(unix.SYS_IO_URING_SETUP, 0, 0) }, unix.EFAULT.Error(), eperm},
-	{"use keys", func(order) error { return call(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) }, done, eperm},
-	{"count events", func(order) error { return call(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0, 0, 0) }, unix.EFAULT.Error(), eperm},
-	{"handle page faults", func(order) error { return call(unix.SYS_USERFAULTFD, ^uintptr(0)) }, unix.EINVAL.Error(), eperm},
-	{"open a file by its handle", func(order) error { return call(unix.SYS_OPEN_BY_HANDLE_AT, ^uintptr(0), 0, 0) }, "", eperm},
-	{"load a module", func(order) error { return call(unix.SYS_FINIT_MODULE, ^uintptr(0), 0, 0) }, "", eperm},
-	{"change the root directory", func(order) error { return call(unix.SYS_CHROOT, uintptr(unsafe.Pointer(&[]byte("/nowhere\x00")[0]))) }, unix.ENOENT.Error(), eperm},
+	}, done, eperm, with(capability.CAP_SYS_ADMIN)},
+	{"keep a capability", func(o order) error {
+		return keeps(capability.PERMITTED, o)
+	}, "has more", done, nil},
+	{"inherit a capability", func(o order) error {
+		return keeps(capability.BOUNDING, o)
+	}, "has more", done, nil},
+	{"read a file whose mode forbids it", func(o order) error { return opened(filepath.Join(o.Dir, "secret"), unix.O_RDONLY) }, done, eacces, nil},
+	{"change the user", func(order) error { return call(unix.SYS_SETRESUID, ^uintptr(0), ^uintptr(0), ^uintptr(0)) }, done, eperm, nil},
+	{"make a device node", func(o order) error { return unix.Mknod(filepath.Join(o.Dir, "node"), unix.S_IFCHR|0o600, 1<<8|3) }, "", eacces, nil},
+	{"mount", func(o order) error { return unix.Mount("none", o.Dir, "", unix.MS_PRIVATE, "") }, "", eperm, nil},
+	{"make a user namespace", func(order) error { return call(unix.SYS_UNSHARE, 0) }, done, eperm, nil},
+	{"enter a namespace", func(order) error { return unix.Setns(-1, unix.CLONE_NEWNET) }, unix.EBADF.Error(), eperm, with(capability.CAP_SYS_ADMIN)},
+	{"trace a process", func(order) error { return call(unix.SYS_PTRACE, 0x4200, ^uintptr(0), 0, 0) }, unix.ESRCH.Error(), eperm, nil},
+	{"read another process", func(order) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()), 0, 0, 0, 0, 0) }, done, eperm, nil},
+	{"use io_uring", func(order) error { return call(unix.SYS_IO_URING_SETUP, 0, 0) }, unix.EFAULT.Error(), eperm, nil},
+	{"use keys", func(order) error { return call(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) }, done, eperm, nil},
+	{"count events", func(order) error { return call(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0, 0, 0) }, unix.EFAULT.Error(), eperm, nil},
+	{"handle page faults", func(order) error { return call(unix.SYS_USERFAULTFD, ^uintptr(0)) }, unix.EINVAL.Error(), eperm, nil},
+	{"open a file by its handle", func(order) error { return call(unix.SYS_OPEN_BY_HANDLE_AT, ^uintptr(0), 0, 0) }, "", eperm, nil},
+	{"load a module", func(order) error { return call(unix.SYS_FINIT_MODULE, ^uintptr(0), 0, 0) }, "", eperm, nil},
+	{"change the root directory", func(order) error { return call(unix.SYS_CHROOT, uintptr(unsafe.Pointer(&[]byte("/nowhere\x00")[0]))) }, unix.ENOENT.Error(), eperm, nil},
 	{"make a namespace with a process", func(order) error {
 		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.CLONE_NEWUSER|unix.CLONE_THREAD), 0, 0, 0, 0, 0)
 		if errno != 0 {
 			return errno
 		}
 		return fmt.Errorf("process %d", pid)
-	}, unix.EINVAL.Error(), eperm},
-	{"change the mode of a file", func(o order) error { return unix.Chmod(filepath.Join(o.Outside, "file"), 0o644) }, done, eperm},
-	{"change the owner of a file", func(o order) error { return unix.Lchown(filepath.Join(o.Outside, "file"), -1, -1) }, done, eperm},
+	}, unix.EINVAL.Error(), eperm, nil},
+	{"change the mode of a file", func(o order) error { return unix.Chmod(filepath.Join(o.Outside, "file"), 0o644) }, done, eperm, nil},
+	{"change the owner of a file", func(o order) error { return unix.Lchown(filepath.Join(o.Outside, "file"), -1, -1) }, done, eperm, nil},
 	{"change the times of a file", func(o order) error {
 		return unix.UtimesNano(filepath.Join(o.Outside, "file"), make([]unix.Timespec, 2))
-	}, done, eperm},
+	}, done, eperm, nil},
 	{"change the attributes of a file", func(o order) error {
 		return unix.Removexattr(filepath.Join(o.Outside, "file"), "user.nothing")
-	}, "", eperm},
-	{"bpf: load a socket filter", loadSocketFilter, done, eperm},
-	{"bpf: load a program for a tracepoint", func(order) error { return bpfCall(unix.BPF_PROG_LOAD, unix.BPF_PROG_TYPE_RAW_TRACEPOINT) }, "", eperm},
-	{"bpf: attach to a tracepoint", func(order) error { return bpfCall(unix.BPF_RAW_TRACEPOINT_OPEN) }, "", eperm},
-	{"bpf: open another's program", func(order) error { return bpfCall(unix.BPF_PROG_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm},
-	{"bpf: open another's map", func(order) error { return bpfCall(unix.BPF_MAP_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm},
-	{"bpf: open another's types", func(order) error { return bpfCall(unix.BPF_BTF_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm},
-	{"bpf: open another's link", func(order) error { return bpfCall(unix.BPF_LINK_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm},
-	{"bpf: list programs", func(order) error { return bpfCall(unix.BPF_PROG_GET_NEXT_ID, noID) }, unix.EINVAL.Error(), eperm},
-	{"bpf: run a program", func(order) error { return bpfCall(unix.BPF_PROG_TEST_RUN, noFD) }, unix.EBADF.Error(), eperm},
-	{"bpf: attach a program", func(order) error { return bpfCall(unix.BPF_PROG_ATTACH, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, "", eperm},
-	{"bpf: create a link", func(order) error { return bpfCall(unix.BPF_LINK_CREATE, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, unix.EBADF.Error(), eperm},
-	{"bpf: create a map", func(order) error { return bpfCall(unix.BPF_MAP_CREATE, unix.BPF_MAP_TYPE_ARRAY, 4, 4, 0) }, unix.EINVAL.Error(), eperm},
-	{"bpf: create an iterator", func(order) error { return bpfCall(unix.BPF_ITER_CREATE, noFD) }, unix.EBADF.Error(), eperm},
-	{"bpf: change a map", func(order) error { return bpfCall(unix.BPF_MAP_UPDATE_ELEM, noFD) }, unix.EBADF.Error(), eperm},
-	{"bpf: a command that does not exist", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm},
-
-	{"type into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCSTI, 0) }, unix.EBADF.Error(), eperm},
-	{"make a process with clone3", func(order) error { return call(unix.SYS_CLONE3, 0, 0) }, unix.EINVAL.Error(), unix.ENOSYS.Error()},
+	}, "", eperm, nil},
+	{"bpf: load a socket filter", loadSocketFilter, done, eperm, nil},
+	{"bpf: load a program for a tracepoint", func(order) error { return bpfCall(unix.BPF_PROG_LOAD, unix.BPF_PROG_TYPE_RAW_TRACEPOINT) }, "", eperm, nil},
+	{"bpf: attach to a tracepoint", func(order) error { return bpfCall(unix.BPF_RAW_TRACEPOINT_OPEN) }, "", eperm, nil},
+	{"bpf: open another's program", func(order) error { return bpfCall(unix.BPF_PROG_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's map", func(order) error { return bpfCall(unix.BPF_MAP_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's types", func(order) error { return bpfCall(unix.BPF_BTF_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's link", func(order) error { return bpfCall(unix.BPF_LINK_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: list programs", func(order) error { return bpfCall(unix.BPF_PROG_GET_NEXT_ID, noID) }, unix.EINVAL.Error(), eperm, nil},
+	{"bpf: run a program", func(order) error { return bpfCall(unix.BPF_PROG_TEST_RUN, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: attach a program", func(order) error { return bpfCall(unix.BPF_PROG_ATTACH, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, "", eperm, nil},
+	{"bpf: create a link", func(order) error { return bpfCall(unix.BPF_LINK_CREATE, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: create a map", func(order) error { return bpfCall(unix.BPF_MAP_CREATE, unix.BPF_MAP_TYPE_ARRAY, 4, 4, 0) }, unix.EINVAL.Error(), eperm, nil},
+	{"bpf: create an iterator", func(order) error { return bpfCall(unix.BPF_ITER_CREATE, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: change a map", func(order) error { return bpfCall(unix.BPF_MAP_UPDATE_ELEM, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: a command that does not exist", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm, nil},
+	{"type into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCSTI, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"signal another process", func(o order) error { return unix.Kill(o.Other, 0) }, done, eperm, nil},
+	{"signal a thread of another process", func(o order) error { return unix.Tgkill(o.Other, o.Other, 0) }, done, eperm, nil},
+	{"signal all processes", func(order) error { return unix.Kill(-1, 0) }, done, eperm, nil},
+	{"signal itself", func(order) error { return unix.Kill(os.Getpid(), 0) }, done, done, nil},
+	{"signal by descriptor", func(order) error { return call(unix.SYS_PIDFD_SEND_SIGNAL, ^uintptr(0)) }, unix.EBADF.Error(), eperm, nil},
+	{"limit another process", func(o order) error {
+		var old unix.Rlimit
+		return unix.Prlimit(o.Other, unix.RLIMIT_CORE, nil, &old)
+	}, done, eperm, nil},
+	{"limit itself", func(order) error {
+		var old unix.Rlimit
+		return unix.Prlimit(0, unix.RLIMIT_CORE, nil, &old)
+	}, done, done, nil},
+	{"schedule another process", func(o order) error { return unix.Setpriority(unix.PRIO_PROCESS, o.Other, 0) }, done, eperm, nil},
+	{"move the pages of another process", func(o order) error { return call(unix.SYS_MIGRATE_PAGES, uintptr(o.Other), 0, 0, 0) }, "", eperm, nil},
+	{"release the memory of another process", func(order) error { return call(unix.SYS_PROCESS_MRELEASE, ^uintptr(0), 0) }, unix.EBADF.Error(), eperm, nil},
+	{"read the memory of another process", func(o order) error { return opened(fmt.Sprintf("/proc/%d/mem", o.Other), unix.O_RDONLY) }, done, eacces, nil},
+	{"enter the network namespace of another process", func(o order) error {
+		ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", o.Other), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Setns(ns, unix.CLONE_NEWNET), unix.Close(ns))
+	}, done, eacces, nil},
+	{"connect to an abstract socket", func(o order) error { return connected(o.Abstract) }, done, eperm, nil},
+	{"connect to a socket of root", func(o order) error { return connected(filepath.Join(o.Outside, "socket")) }, done, eacces, func(o order) bool { return o.User == nil }},
+	{"read the passwords", func(order) error { return opened("/etc/shadow", unix.O_RDONLY) }, done, eacces, nil},
+	{"write an attribute of its own", func(o order) error { return opened(filepath.Join(o.Outside, "attribute"), unix.O_WRONLY) }, done, done, nil},
+	{"read /sys", func(order) error { return opened("/sys/class/net/lo/mtu", unix.O_RDONLY) }, done, done, nil},
+	{"read of the kernel", func(order) error { return opened("/sys/kernel/uevent_seqnum", unix.O_RDONLY) }, done, eacces, nil},
+	{"switch the machine off", func(order) error { return opened("/sys/power/state", unix.O_WRONLY) }, "", eacces, nil},
+	{"remove a PCI device", func(order) error { return opened("/sys/bus/pci/rescan", unix.O_WRONLY) }, "", eacces, nil},
+	{"open a raw disk", func(o order) error { return opened(filepath.Join(o.Outside, "disk"), unix.O_RDONLY) }, "", eacces, nil},
+	{"share memory by a key", func(order) error { return call(unix.SYS_SHMGET, 0, 0, 0) }, unix.EINVAL.Error(), eperm, nil},
+	{"share a semaphore", func(order) error { return call(unix.SYS_SEMGET, 0, ^uintptr(0), 0) }, unix.EINVAL.Error(), eperm, nil},
+	{"send a message to a queue", func(order) error { return call(unix.SYS_MSGSND, ^uintptr(0), 0, 0, 0) }, "", eperm, nil},
+	{"open a POSIX queue", func(order) error { return call(unix.SYS_MQ_OPEN, 0, 0, 0, 0) }, unix.EFAULT.Error(), eperm, nil},
+	{"mount by a descriptor", func(order) error { return call(unix.SYS_OPEN_TREE_ATTR, ^uintptr(0), 0, ^uintptr(0), 0, 0) }, "", eperm, nil},
+	{"change the flags of a file", func(order) error { return call(unix.SYS_FILE_SETATTR, ^uintptr(0), 0, 0, 0, 0) }, "", eperm, nil},
+	{"watch a file system", func(order) error { return call(unix.SYS_FANOTIFY_MARK, ^uintptr(0), 1, 0, ^uintptr(0), 0) }, "", eperm, nil},
+	{"freeze a file system", func(order) error { return unix.IoctlSetInt(-1, fiFreeze, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"thaw a file system", func(order) error { return unix.IoctlSetInt(-1, fiThaw, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"shut a file system down", func(order) error { return unix.IoctlSetInt(-1, shutDown, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"paste into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCLINUX, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"give a file away", func(o order) error {
+		fd, err := unix.Open(filepath.Join(o.Dir, "file"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Fchown(fd, os.Geteuid(), -1), unix.Close(fd))
+	}, done, eperm, nil},
+	{"use nftables", func(order) error { return socket(unix.AF_NETLINK, unix.NETLINK_NETFILTER) }, "", eperm, nil},
+	{"use generic netlink", func(order) error { return socket(unix.AF_NETLINK, unix.NETLINK_GENERIC) }, done, eperm, nil},
+	{"use route netlink", func(order) error { return socket(unix.AF_NETLINK, unix.NETLINK_ROUTE) }, done, done, nil},
+	{"use the kernel's ciphers", func(order) error { return socket(unix.AF_ALG, 0) }, "", eperm, nil},
+	{"talk to virtual machines", func(order) error { return socket(unix.AF_VSOCK, 0) }, "", eperm, nil},
+	{"use XDP sockets", func(order) error { return socket(unix.AF_XDP, 0) }, "", eperm, nil},
+	{"make a process with clone3", func(order) error { return call(unix.SYS_CLONE3, 0, 0) }, unix.EINVAL.Error(), unix.ENOSYS.Error(), nil},
 }
 
 // Numbers that no object of eBPF has.
@@ -354,8 +434,17 @@ func set(change func(capability.Capabilities)) error {
 	return caps.Apply(capability.CAPS)
 }
 
-// keeps returns an error if the thread has other capabilities than the given ones.
-func keeps(kind capability.CapType, want ...capability.Cap) error {
+// with returns whether a policy includes a capability.
+func with(c capability.Cap) func(order) bool {
+	return func(o order) bool { return slices.Contains(o.Policy.Capabilities, c) }
+}
+
+// keeps returns an error if the thread has other capabilities than its policy.
+func keeps(kind capability.CapType, o order) error {
+	if o.Policy == nil {
+		return errors.New("has more")
+	}
+	want := o.Policy.Capabilities
 	caps, err := capability.NewPid2(0)
 	if err == nil {
 		err = caps.Load()
@@ -372,6 +461,17 @@ func keeps(kind capability.CapType, want ...capability.Cap) error {
 // run runs a child, and returns its answer.
 func run(t *testing.T, program string, o order, environ ...string) (answer, error) {
 	t.Helper()
+	o.Other, o.Abstract = os.Getpid(), "@"+o.Dir
+	for _, name := range []string{o.Abstract, filepath.Join(o.Outside, "socket")} {
+		l, err := net.Listen("unix", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if err := os.Chmod(name, 0o600); name[0] == '/' && err != nil {
+			t.Fatal(err)
+		}
+	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -392,13 +492,27 @@ func run(t *testing.T, program string, o order, environ ...string) (answer, erro
 // folders returns a directory that a sandbox includes, and one that it does not.
 func folders(t *testing.T) (dir, outside string) {
 	t.Helper()
-	dir, outside = t.TempDir(), t.TempDir()
-	for _, path := range []string{filepath.Join(dir, "file"), filepath.Join(outside, "file")} {
-		if err := os.WriteFile(path, nil, 0o666); err != nil { //nolint:gosec // anyone may read it
+	base, err := os.MkdirTemp("", "ipoibd-sandbox") // t.TempDir is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	dir, outside = filepath.Join(base, "inside"), filepath.Join(base, "outside")
+	for _, path := range []string{base, dir, outside} {
+		_ = os.Mkdir(path, 0o755)
+		if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // also another user may read it
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{filepath.Join(dir, "file"), filepath.Join(outside, "file"), filepath.Join(outside, "attribute")} {
+		if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // anyone may use it
 			t.Fatal(err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "secret"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(filepath.Join(outside, "disk"), unix.S_IFBLK|0o666, int(unix.Mkdev(7, 0))); err != nil { // loop0
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Join(outside, "file"), filepath.Join(dir, "link")); err != nil {
@@ -413,6 +527,11 @@ func least(dir string) *Policy {
 		Capabilities: []capability.Cap{capability.CAP_NET_ADMIN, capability.CAP_NET_RAW},
 		Read:         alwaysRead, Write: []string{dir}, Devices: []string{tunDir},
 	}
+}
+
+// beforeABI9 reports whether a part is missing that the kernels of today lack.
+func beforeABI9(missing string) bool {
+	return strings.HasPrefix(missing, "connections to UNIX sockets of root are not restricted")
 }
 
 // A process that has entered the sandbox as the daemon does can neither open a file outside it, nor
@@ -432,11 +551,13 @@ func TestEnter(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, outside = folders(t)
-	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside})
+	policy := least(dir)
+	policy.Attributes = []string{filepath.Join(outside, "attribute")}
+	a, err := run(t, program, order{Policy: policy, Dir: dir, Outside: outside})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a.Missing) > 0 {
+	if a.Missing = slices.DeleteFunc(a.Missing, beforeABI9); len(a.Missing) > 0 {
 		t.Errorf("missing: %q", a.Missing)
 	}
 	if a.PIDs[0] != a.PIDs[1] {
@@ -449,11 +570,185 @@ func TestEnter(t *testing.T) {
 		if got := free.Results[d.name]; d.outside != "" && got != d.outside {
 			t.Errorf("outside the sandbox, %s: %s, want %s", d.name, got, d.outside)
 		}
-		if got := a.Results[d.name]; got != d.inside {
+	}
+	a.check(t, order{Policy: policy})
+	t.Logf("%d deeds", len(deeds))
+}
+
+// check holds the results of the deeds in a sandbox against the table.
+func (a answer) check(t *testing.T, o order) {
+	t.Helper()
+	for _, d := range deeds {
+		if got := a.Results[d.name]; got != d.inside && (d.may == nil || !d.may(o)) {
 			t.Errorf("%s: %s, want %s", d.name, got, d.inside)
 		}
 	}
-	t.Logf("%d deeds", len(deeds))
+}
+
+// mountVerbs makes a directory for the devices of HCAs.
+func mountVerbs(t *testing.T, options string) {
+	t.Helper()
+	created := os.Mkdir(verbsDir, 0o755) == nil
+	t.Cleanup(func() {
+		_ = unix.Unmount(verbsDir, unix.MNT_DETACH)
+		if created {
+			_ = os.Remove(verbsDir)
+		}
+	})
+	if err := unix.Mount("tmpfs", verbsDir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The directory of an HCA's devices stays when the last device is removed. Where that cannot be, the
+// daemon opens devices in the directory above, and says so.
+func TestKeepDevices(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	mountVerbs(t, "mode=755")
+	p := Policy{Devices: []string{verbsDir, tunDir}}
+	if missing := p.keepDevices(); missing != nil || p.Devices[0] != verbsDir {
+		t.Errorf("missing %q, devices %q", missing, p.Devices)
+	}
+	if entries, err := os.ReadDir(verbsDir); len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if err := unix.Mount("tmpfs", verbsDir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(verbsDir, unix.MNT_DETACH) }()
+	if missing := p.keepDevices(); len(missing) != 1 || !strings.Contains(missing[0], "rdma_ucm") || p.Devices[0] != "/dev" {
+		t.Errorf("missing %q, devices %q", missing, p.Devices)
+	}
+}
+
+// openTun makes everyone may open the TUN device, as udev does.
+func openTun(t *testing.T) {
+	t.Helper()
+	node := filepath.Join(verbsDir, "tun")
+	err := errors.Join(unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(10, 200))), os.Chmod(node, 0o666), unix.Mount(node, "/dev/net/tun", "", unix.MS_BIND, "")) //nolint:gosec // as udev does
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With every combination of the options that need something, as root and as another user, the
+// deeds fail that no option allows.
+func TestEnterConfigured(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An HCA's devices; the directory stays, empty.
+	mountVerbs(t, "mode=755")
+	openTun(t)
+	options := []struct{ top, device, iface string }{
+		{iface: "ebpf: false"},
+		{iface: "follow: true"},
+		{top: "lend: true"},
+		{device: "lanes: 4, peers: [host.example]"},
+		{device: "device: mlx5_0, reset: pci"},
+		{top: "metrics_listen: ':80'"},
+	}
+	n := 0
+	for set := range 1 << len(options) {
+		var top, device, iface []string
+		for i, o := range options {
+			if set&(1<<i) != 0 {
+				top, device, iface = append(top, o.top), append(device, o.device), append(iface, o.iface)
+			}
+		}
+		join := func(list []string) string {
+			return strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), ", ")
+		}
+		text := strings.Join(top, "\n") + "\ndevices: [{" + join(append(device, "name: hca")) + "}]\ninterfaces: [{" + join(append(iface, "name: ib0")) + "}]\n"
+		cfg, err := config.Parse("c.yaml", []byte(text))
+		if err != nil {
+			continue // a software HCA's option of a real one
+		}
+		for _, user := range []*User{nil, {UID: 65534, GID: 65534, Groups: []int{}}} {
+			dir, outside := folders(t)
+			p := Needs(cfg, "/etc/ipoibd/c.yaml")
+			p.Write, p.Attributes = []string{dir}, []string{filepath.Join(outside, "attribute")}
+			o := order{Policy: &p, User: user, Dir: dir, Outside: outside}
+			a, err := run(t, program, o)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			before := t.Failed()
+			a.check(t, o)
+			if t.Failed() && !before {
+				t.Errorf("this was with user %v and\n%s", user, text)
+			}
+			n++
+		}
+	}
+	t.Logf("%d configurations, %d deeds each", n, len(deeds))
+}
+
+// The user gets the directories of ipoibd that are root's, but no others, and none in which another
+// user could have put something.
+func TestAdopt(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	base := t.TempDir()
+	const stranger = 4711
+	for _, dir := range []string{"ipoibd/holders", "app/data", "open/ipoibd", "theirs/ipoibd"} {
+		if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := filepath.Join(base, "ipoibd", "theirs")
+	err := errors.Join(
+		os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // anyone may replace what is in it
+		os.Chown(filepath.Join(base, "theirs"), stranger, stranger),
+		os.WriteFile(theirs, nil, 0o600), os.Chown(theirs, stranger, stranger),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Policy{Write: []string{filepath.Join(base, "ipoibd"), filepath.Join(base, "app"), filepath.Join(base, "open", "ipoibd"), filepath.Join(base, "theirs", "ipoibd")}, Private: []string{filepath.Join(base, "new")}}
+	if err := (&User{UID: 65534, GID: 65534}).adopt(p); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]uint32{
+		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "new": 65534,
+		"app": 0, "app/data": 0, "open/ipoibd": 0, "theirs/ipoibd": 0,
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(base, path), &st); err != nil || st.Uid != want {
+			t.Errorf("%s belongs to user %d (%v), want %d", path, st.Uid, err, want)
+		}
+	}
+}
+
+// Landlock alone, without the filter, also ends signals and connections to abstract sockets at the
+// sandbox, but not those within it.
+func TestScopes(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, outside := folders(t)
+	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Files: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deed, want := range map[string]string{
+		"signal another process": eperm, "signal itself": done, "connect to an abstract socket": eperm, "limit another process": done,
+	} {
+		if got := a.Results[deed]; got != want {
+			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
+		}
+	}
 }
 
 // No policy allows bpf(2), also not with programs that the first start has loaded. These still work.

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // Rights of Landlock (Documentation/userspace-api/landlock.rst).
@@ -17,34 +19,82 @@ const (
 	readFile = syscall.AccessFSReadFile
 	readDir  = readFile | syscall.AccessFSReadDir
 	writeDir = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSRemoveFile | syscall.AccessFSRemoveDir |
-		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock
+		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock | syscall.AccessFSResolveUnix
 	devices = readDir | syscall.AccessFSWriteFile | syscall.AccessFSIoctlDev
 	program = readFile | syscall.AccessFSExecute
+	// attribute is a file of sysfs, or a directory of them.
+	attribute = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate
 
-	// everything is what needs a right: all that the kernel knows up to ABI 5. Later ABIs also
-	// cover sockets and signals.
-	everything = syscall.AccessFSIoctlDev<<1 - 1
+	// everything is what needs a right: all that the kernel knows up to ABI 9.
+	everything = syscall.AccessFSResolveUnix<<1 - 1
+	// scopes are the operations on other processes that end at the sandbox (ABI 6).
+	scopes = syscall.ScopeAbstractUnixSocket | syscall.ScopeSignal
 )
 
-// restrictFiles forbids all threads, for good, to open files outside the policy. It returns the
-// version of the kernel's Landlock; 0: the kernel has none.
-func (p Policy) restrictFiles() (abi int, err error) {
-	if abi, err = syscall.LandlockGetABIVersion(); err != nil {
-		return 0, fmt.Errorf("the kernel has no Landlock, which restricts access to files (%w)", err)
+// Versions of Landlock from which on it restricts more than files.
+const (
+	abiScopes      = 6 // Linux 6.12
+	abiUnixSockets = 9 // sockets with a path
+)
+
+// restrictFiles forbids all threads, for good, to open files outside the policy, to connect to other
+// UNIX sockets, and to signal other processes. It returns the version of the kernel's Landlock, 0 if it
+// has none, and what that does not restrict.
+func (p Policy) restrictFiles() (abi int, missing []string) {
+	abi, err := syscall.LandlockGetABIVersion()
+	if err != nil {
+		return 0, []string{fmt.Sprintf("the kernel has no Landlock, which restricts access to files (%v)", err)}
 	}
 	var rules []landlock.Rule
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {loaded(), program}} {
+	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {p.Attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}
 	}
-	if err := landlock.MustConfig(landlock.AccessFSSet(everything)).BestEffort().Restrict(rules...); err != nil {
-		return 0, fmt.Errorf("access to files is not restricted: %w", err)
+	config := landlock.MustConfig(landlock.AccessFSSet(everything), landlock.ScopedSet(scopes))
+	if abi == abiScopes && !signalsItself() {
+		config.Scoped &^= syscall.ScopeSignal
 	}
-	return abi, nil
+	const abstract = "connections to abstract UNIX sockets are not restricted, because "
+	if strings.HasPrefix(os.Getenv("NOTIFY_SOCKET"), "@") {
+		config.Scoped &^= syscall.ScopeAbstractUnixSocket
+		missing = append(missing, abstract+"that of the service manager (NOTIFY_SOCKET) is one")
+	}
+	if err := config.BestEffort().Restrict(rules...); err != nil {
+		return 0, []string{fmt.Sprintf("access to files is not restricted: %v", err)}
+	}
+	if abi < abiScopes {
+		missing = append(missing, abstract+"the kernel is older than Linux 6.12")
+	}
+	if root := os.Geteuid() == 0; root && abi < abiUnixSockets {
+		missing = append(missing, "connections to UNIX sockets of root are not restricted, because the daemon runs as root and the kernel's Landlock is older than ABI 9")
+	}
+	return abi, missing
+}
+
+// signalsItself reports whether a thread in the sandbox may signal one of its own process that is not in
+// it yet, as the runtime does to restrict them one after the other. Early kernels with ABI 6 forbid
+// it (erratum 2 of Documentation/userspace-api/landlock.rst), and the runtime would wait for ever. The
+// seccomp filter refuses signals to other processes as well.
+func signalsItself() bool {
+	const errata, second = 1 << 1, 1 << 1 // LANDLOCK_CREATE_RULESET_ERRATA
+	fixed, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, errata)
+	return errno == 0 && fixed&second != 0
+}
+
+// sockets returns the sockets of the system to which the daemon connects: systemd's and D-Bus's, and
+// those by which the C library resolves names.
+func sockets() []string {
+	bus, _ := strings.CutPrefix(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), "unix:path=")
+	bus, _, _ = strings.Cut(bus, ",")
+	paths := []string{cmp.Or(bus, "/run/dbus/system_bus_socket"), "/run/nscd", "/run/systemd/resolve", "/run/systemd/notify"}
+	if notify := os.Getenv("NOTIFY_SOCKET"); filepath.IsAbs(notify) {
+		paths = append(paths, notify)
+	}
+	return paths
 }
 
 // allow returns the rules that grant rights to a directory or a file; none if it does not exist.
@@ -56,10 +106,10 @@ func allow(path string, rights landlock.AccessFSSet) (rules []landlock.Rule) {
 	}
 	if !info.IsDir() {
 		real, err := filepath.EvalSymlinks(path)
-		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && dir != outside {
+		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && (own(dir) || slices.Contains(resolver, path) && !shared(dir)) {
 			rules = append(rules, landlock.PathAccess(rights, dir).IgnoreIfMissing())
 		}
-		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate // what a file can have
+		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSResolveUnix // what a file can have
 	}
 	return append(rules, landlock.PathAccess(rights, path).IgnoreIfMissing())
 }
@@ -83,17 +133,36 @@ func loaded() []string {
 	return paths
 }
 
-// makeDirs creates the directories that the daemon writes to, and that of namespaces, since a rule needs
-// an existing one. An error shows later, when the directory is used.
+// makeDirs creates the directories that the daemon writes to, since a rule needs an existing one. An
+// error shows later, when the directory is used.
 func (p Policy) makeDirs() {
 	for _, dir := range p.Write {
 		_ = os.MkdirAll(dir, 0o755)
-	}
-	if slices.Contains(p.Read, netnsDir) { // runtimes create it with the first namespace
-		_ = os.Mkdir(netnsDir, 0o755)
 	}
 	for _, dir := range p.Private {
 		_ = os.MkdirAll(filepath.Dir(dir), 0o755)
 		_ = os.Mkdir(dir, 0o700)
 	}
+}
+
+// keepDevices makes sure that the directory of the HCAs' devices stays when a reset removes the last one in
+// it: devtmpfs removes only an empty directory, and the next one of that name would not be the one of the rule.
+// If it cannot, the policy names the directory above, and missing says so.
+func (p *Policy) keepDevices() (missing []string) {
+	at := slices.Index(p.Devices, verbsDir)
+	if at < 0 {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(verbsDir, "rdma_cm")); err == nil {
+		return nil // it belongs to no HCA
+	}
+	_ = os.MkdirAll(verbsDir, 0o755)
+	file, err := os.OpenFile(filepath.Join(verbsDir, ".ipoibd"), os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		file.Close()
+		return nil
+	}
+	p.Devices = slices.Clone(p.Devices)
+	p.Devices[at] = filepath.Dir(verbsDir)
+	return []string{fmt.Sprintf("the daemon can open all devices that its user may open, because %s may be replaced in a reset (%v); load the module rdma_ucm before the start", verbsDir, err)}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ type Policy struct {
 	Write        []string // directories in which it may also create, change and remove
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
+	Attributes   []string // files of sysfs, or directories of them, that it may write
 	Filters      int      // eBPF filters that it gets; 0: no eBPF programs at all
 }
 
@@ -36,18 +38,25 @@ const (
 
 // Directories that the daemon uses, whatever its configuration.
 const (
-	runDir     = "/run/ipoibd" // of package link, among others
-	tunDir     = "/dev/net"
-	netnsDir   = "/run/netns" // of container runtimes and ip-netns(8)
-	deviceDir  = "/dev"
-	sysDir     = "/sys"
-	resolvConf = "/etc/resolv.conf"
+	runDir   = "/run/ipoibd" // of package link, among others
+	tunDir   = "/dev/net"
+	netnsDir = "/run/netns" // of container runtimes and ip-netns(8)
+	verbsDir = "/dev/infiniband"
+	pciDir   = "/sys/bus/pci"
+
+	verbsConfig = "/etc/libibverbs.d"
 )
 
-// alwaysRead are the kernel's own files, libraries, which may be loaded late, the time zone, and the
-// file from which a software HCA's GUID is made.
+// resolver are the files that say how names of hosts are resolved (resolv.conf(5), nsswitch.conf(5)).
+var resolver = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"}
+
+// alwaysRead are the kernel's files about processes, devices and itself, as far as libraries need
+// them; libraries, which may be loaded late; the time zone; and the file from which a software HCA's
+// GUID is made.
 var alwaysRead = []string{
-	"/proc", sysDir, "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
+	"/proc",
+	"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/btf", "/sys/kernel/mm", "/sys/module",
+	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
 	"/usr/share/zoneinfo", "/etc/localtime", "/etc/machine-id",
 }
 
@@ -63,7 +72,7 @@ func Needs(c *config.Config, file string) Policy {
 	if file != "" {
 		p.Read = append(p.Read, file)
 	}
-	if dir := filepath.Dir(file); file != "" && dir != "/" { // since editors replace a file
+	if dir := filepath.Dir(file); own(dir) { // since editors replace a file
 		p.Read = append(p.Read, dir)
 	}
 	if below1024(c.MetricsListen) {
@@ -95,7 +104,7 @@ func Needs(c *config.Config, file string) Policy {
 	}
 	slices.Sort(p.Capabilities)
 	p.Capabilities = slices.Compact(p.Capabilities)
-	for _, list := range []*[]string{&p.Read, &p.Write, &p.Private, &p.Devices} {
+	for _, list := range []*[]string{&p.Read, &p.Write, &p.Private, &p.Devices, &p.Attributes} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
@@ -105,20 +114,17 @@ func Needs(c *config.Config, file string) Policy {
 func (p *Policy) addDevice(d *config.Device) {
 	if config.KindOf(d.HCA) == config.KindRDMA {
 		p.Capabilities = append(p.Capabilities, capability.CAP_IPC_LOCK)
-		p.Read = append(p.Read, "/etc/libibverbs.d")
-		p.Devices = append(p.Devices, deviceDir)
+		p.Read = append(p.Read, verbsConfig)
+		p.Devices = append(p.Devices, verbsDir)
 		if d.Coordinator != "" {
 			p.Private = append(p.Private, d.Coordinator)
 		}
 		if d.Reset == config.ResetDriver || d.Reset == config.ResetPCI {
-			p.Write = append(p.Write, sysDir)
+			p.Attributes = append(p.Attributes, pciDir+"/drivers_probe", pciDir+"/drivers", "/sys/class/infiniband/"+d.HCA+"/device/reset")
 		}
 	}
-	if d.Lanes > 1 { // sockets get an owner of their own
-		p.Capabilities = append(p.Capabilities, capability.CAP_CHOWN)
-	}
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {
-		p.Read = append(p.Read, "/etc", resolvConf) // it may be a link to another directory
+		p.Read = append(p.Read, resolver...)
 	}
 }
 
@@ -127,6 +133,60 @@ func below1024(addr string) bool {
 	_, port, err := net.SplitHostPort(addr)
 	n, _ := strconv.Atoi(port)
 	return err == nil && n < 1024
+}
+
+// NeedsRoot reports whether a process needs to be root, besides its capabilities: the attributes of
+// sysfs that reset a device are root's.
+func (p Policy) NeedsRoot() bool { return len(p.Attributes) > 0 }
+
+// own reports whether a directory is one of ipoibd's by its name, or is below one.
+func own(dir string) bool { return strings.Contains(dir, "/ipoibd") }
+
+// shared reports whether a directory has files of other programs, as far as its path shows.
+func shared(dir string) bool {
+	if own(dir) {
+		return false
+	}
+	parts := strings.Split(strings.Trim(dir, "/"), "/")
+	if len(parts) < 2 {
+		return true // "/", /run, /tmp, /root
+	}
+	switch parts[0] {
+	case "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr":
+		return true
+	case "home":
+		return len(parts) == 2
+	case "run", "var":
+		switch parts[1] {
+		case "dbus", "systemd", "udev":
+			return true
+		case "user":
+			return len(parts) < 4
+		case "cache", "lib", "lock", "log", "mail", "run", "spool", "tmp":
+			return len(parts) == 2
+		}
+	}
+	return false
+}
+
+// narrow returns an error if the process would get access to a directory that others use, or through
+// a link to one.
+func (p Policy) narrow() error {
+	needed := append(slices.Clone(alwaysRead), verbsConfig)
+	dirs := slices.DeleteFunc(slices.Clone(p.Read), func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) })
+	})
+	for _, dir := range slices.Concat(p.Write, p.Private, dirs) {
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil { // it is missing
+			real = dir
+		}
+		if shared(real) {
+			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control, coordinator or netns); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+		}
+	}
+	return nil
 }
 
 // Check returns an error if a process in the sandbox of one policy cannot do what another one
@@ -146,6 +206,7 @@ func Check(entered, next Policy) error {
 		{next.Read, slices.Concat(entered.Read, writable), "to read "},
 		{slices.Concat(next.Write, next.Private), writable, "to write to "},
 		{next.Devices, entered.Devices, "to open devices in "},
+		{next.Attributes, entered.Attributes, "to write to "},
 	} {
 		for _, dir := range l.next {
 			if !slices.ContainsFunc(l.entered, func(parent string) bool { return within(dir, parent) }) {

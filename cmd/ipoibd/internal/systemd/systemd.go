@@ -51,9 +51,11 @@ func Run(ctx context.Context, s Service) {
 	r.run(ctx)
 }
 
-// Succeed makes another process the main process of the service in place of this one.
+// Succeed makes another process the main process of the service in place of this one. systemd goes on
+// measuring WatchdogSec= from the last answer of any process, so this is an answer too: however quickly
+// processes succeed each other, each has the whole of it.
 func Succeed(pid int) error {
-	_, err := daemon.SdNotify(false, fmt.Sprintf("MAINPID=%d", pid))
+	_, err := daemon.SdNotify(false, fmt.Sprintf("MAINPID=%d\n%s", pid, daemon.SdNotifyWatchdog))
 	return err
 }
 
@@ -84,6 +86,7 @@ type reporter struct {
 	watchdog time.Duration // 0: there is none
 	send     func(state string) (sent bool, err error)
 
+	every  time.Duration // between two looks
 	ready  bool
 	status string    // sent last
 	asked  time.Time // Alive, for the watchdog
@@ -94,11 +97,11 @@ func (r *reporter) run(ctx context.Context) {
 	if !r.notify("STATUS=starting") {
 		return
 	}
-	every := lookEvery
+	r.every = lookEvery
 	if r.watchdog > 0 {
-		every = min(every, r.watchdog/perWatchdog)
+		r.every = min(r.every, r.watchdog/perWatchdog)
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(r.every)
 	defer tick.Stop()
 	for {
 		r.look(ctx)
@@ -122,8 +125,12 @@ func (r *reporter) look(ctx context.Context) {
 			return
 		}
 		r.asked = time.Now()
-		r.notify(daemon.SdNotifyReady)
-	case r.watchdog > 0 && time.Since(r.asked) >= r.watchdog/perWatchdog:
+		state := daemon.SdNotifyReady
+		if r.watchdog > 0 { // because READY=1 is no answer from a process that succeeds another one
+			state += "\n" + daemon.SdNotifyWatchdog
+		}
+		r.notify(state)
+	case r.watchdog > 0 && time.Since(r.asked)+r.every > r.watchdog/perWatchdog: // at the next look, it is overdue
 		r.asked = time.Now()
 		if r.answers(ctx, r.watchdog/patience, r.Alive) {
 			r.notify(daemon.SdNotifyWatchdog)

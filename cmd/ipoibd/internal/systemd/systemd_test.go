@@ -50,7 +50,7 @@ func TestStory(t *testing.T) {
 	}
 	got := story(t, 8*time.Second, 5500*time.Millisecond, Service{Started: fine, Alive: fine, Status: status})
 	want := []string{
-		"0.0 STATUS=starting", "0.0 READY=1", "0.0 STATUS=ib0: waiting", "2.0 WATCHDOG=1", "3.0 STATUS=ib0: up", "4.0 WATCHDOG=1",
+		"0.0 STATUS=starting", "0.0 READY=1 WATCHDOG=1", "0.0 STATUS=ib0: waiting", "2.0 WATCHDOG=1", "3.0 STATUS=ib0: up", "4.0 WATCHDOG=1",
 		"5.5 STOPPING=1 STATUS=stopping",
 	}
 	if !slices.Equal(got, want) {
@@ -102,20 +102,50 @@ func TestHangs(t *testing.T) {
 			}
 		}
 		lines := story(t, watchdog, 30*time.Second, Service{Started: fine, Alive: alive, Status: func() string { return "" }})
-		var last, longest float64
-		for _, l := range lines {
-			var at float64
-			if _, err := fmt.Sscan(l, &at); err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(l, "READY") || strings.Contains(l, "WATCHDOG") {
-				longest, last = max(longest, at-last), at
-			}
-		}
-		t.Logf("a hang of %s: at most %.1f s between two answers", c.hang, longest)
-		if killed := longest > watchdog.Seconds(); killed != c.killed {
+		longest := longestSilence(t, lines)
+		t.Logf("a hang of %s: at most %s between two answers", c.hang, longest)
+		if killed := longest > watchdog; killed != c.killed {
 			t.Errorf("a hang of %s: killed %v, want %v: %q", c.hang, killed, c.killed, lines)
 		}
+	}
+}
+
+// A service that answers reports that perWatchdog times per WatchdogSec= at least, although its answers
+// take a moment. Otherwise it could not be late once.
+func TestAnswersInTime(t *testing.T) {
+	alive := func(context.Context) error { time.Sleep(time.Millisecond); return nil }
+	for _, watchdog := range []time.Duration{4 * time.Second, 8 * time.Second, 30 * time.Second} {
+		lines := story(t, watchdog, 5*watchdog, Service{Started: fine, Alive: alive, Status: func() string { return "" }})
+		if longest := longestSilence(t, lines); longest > watchdog/perWatchdog {
+			t.Errorf("WatchdogSec=%s: up to %s between two answers", watchdog, longest)
+		}
+	}
+}
+
+// longestSilence returns the longest time between two answers to the watchdog.
+func longestSilence(t *testing.T, lines []string) (longest time.Duration) {
+	t.Helper()
+	var last float64
+	for _, l := range lines {
+		var at float64
+		if _, err := fmt.Sscan(l, &at); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(l, daemon.SdNotifyWatchdog) {
+			longest, last = max(longest, time.Duration((at-last)*float64(time.Second)).Round(time.Millisecond)), at
+		}
+	}
+	return longest
+}
+
+// Processes may succeed each other more quickly than each of them is asked: systemd measures WatchdogSec=
+// from the last answer of any of them.
+func TestSuccessorsInARow(t *testing.T) {
+	const watchdog, life = 4 * time.Second, 700 * time.Millisecond
+	s := Service{Started: fine, Alive: fine, Status: func() string { return "" }, Left: func() bool { return true }}
+	lines := story(t, watchdog, life, s)
+	if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, daemon.SdNotifyWatchdog) }) {
+		t.Errorf("a process that runs for %s reports that it is ready, but not that it is alive: %q", life, lines)
 	}
 }
 
@@ -142,7 +172,7 @@ func TestSocket(t *testing.T) {
 		Run(ctx, Service{Started: fine, Alive: fine, Status: func() string { return "fine" }, Log: slog.New(slog.DiscardHandler)})
 	}()
 	buf := make([]byte, 100)
-	for _, want := range []string{"STATUS=starting", "READY=1", "STATUS=fine", "WATCHDOG=1", "WATCHDOG=1"} {
+	for _, want := range []string{"STATUS=starting", "READY=1\nWATCHDOG=1", "STATUS=fine", "WATCHDOG=1", "WATCHDOG=1"} {
 		n, err := l.Read(buf)
 		if err != nil || string(buf[:n]) != want {
 			t.Errorf("%q, %v, want %q", buf[:n], err, want)
@@ -174,7 +204,7 @@ func TestSuccession(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := make([]byte, 64)
-	if n, err := conn.Read(text); err != nil || string(text[:n]) != "MAINPID=4711" {
+	if n, err := conn.Read(text); err != nil || string(text[:n]) != "MAINPID=4711\nWATCHDOG=1" {
 		t.Errorf("%q, %v", text[:n], err)
 	}
 	t.Setenv("WATCHDOG_PID", "1")

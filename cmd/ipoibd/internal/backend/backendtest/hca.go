@@ -4,6 +4,7 @@ package backendtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -22,6 +23,7 @@ type Config struct {
 	Fabric *memfabric.Fabric
 	Netdev string     // its name on the fabric
 	MTU    int        // of the netdev
+	Lanes  int        // 0 means 1
 	Addr   netip.Addr // of the netdev
 	GUID   hca.GUID   // of the first HCA
 	Rand   *rand.Rand // of queue pair numbers; nil: see soft.Config
@@ -40,7 +42,8 @@ type HCA struct {
 
 // Instance is one opening of an HCA.
 type Instance struct {
-	Port *memfabric.Port
+	Port *memfabric.Port   // of the first lane; it represents the netdev
+	more []*memfabric.Port // of the other lanes
 	*soft.Device
 }
 
@@ -113,12 +116,16 @@ func (h *HCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	port := h.cfg.Fabric.Attach(h.cfg.Netdev, h.cfg.MTU, h.cfg.Addr)
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: port, GUID: id.NodeGUID, Rand: h.cfg.Rand})
+	ports := h.cfg.Fabric.AttachLanes(max(1, h.cfg.Lanes), h.cfg.Netdev, h.cfg.MTU, h.cfg.Addr)
+	cfg := soft.Config{Name: "soft", Transport: ports[0], GUID: id.NodeGUID, Rand: h.cfg.Rand}
+	for _, p := range ports[1:] {
+		cfg.More = append(cfg.More, p)
+	}
+	dev, err := soft.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	h.instances = append(h.instances, Instance{port, dev})
+	h.instances = append(h.instances, Instance{ports[0], ports[1:], dev})
 	return dev, nil
 }
 
@@ -140,7 +147,12 @@ func (h *HCA) free() error {
 	if len(h.instances) == 0 {
 		return nil
 	}
-	return h.instances[len(h.instances)-1].Port.Close()
+	last := &h.instances[len(h.instances)-1]
+	err := last.Port.Close()
+	for _, p := range last.more {
+		err = errors.Join(err, p.Close())
+	}
+	return err
 }
 
 // Run implements backend.HCA. It does nothing.

@@ -1,0 +1,42 @@
+package iface
+
+import (
+	"hash/maphash"
+
+	"golang.org/x/time/rate"
+
+	"ipoibd/hca"
+)
+
+// Bounds of the messages of one GID that pass to the slow path. Each takes up to 40 us of a core there, so one
+// sender takes 4 % of a core. A host with 256 interfaces, the most that the table keeps per GID, announces them
+// all at once with two messages each when it starts, and a second is enough for it to verify them all.
+const (
+	senderRate  = 1000 // messages/s
+	senderBurst = 512
+	// senderBuckets bounds the memory. Senders whose GIDs share a bucket share its rate. Which do is not
+	// known outside the daemon, and differs after its restart.
+	senderBuckets = 256
+)
+
+// senders are token buckets by GID, so that one sender cannot fill the slow path. Senders that invent GIDs, by
+// forged addresses of the underlay, have as many. Any goroutine may call allow.
+type senders struct {
+	seed    maphash.Seed
+	buckets []*rate.Limiter
+}
+
+func newSenders() senders {
+	s := senders{maphash.MakeSeed(), make([]*rate.Limiter, senderBuckets)}
+	for i := range s.buckets {
+		s.buckets[i] = rate.NewLimiter(senderRate, senderBurst)
+	}
+	return s
+}
+
+// allow reports whether another message of a sender may pass.
+func (s *senders) allow(gid hca.GID) bool {
+	return s.buckets[s.bucket(gid)].Allow()
+}
+
+func (s *senders) bucket(gid hca.GID) uint64 { return maphash.Bytes(s.seed, gid[:]) % senderBuckets }

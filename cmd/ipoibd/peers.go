@@ -1,0 +1,65 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/cmd/ipoibd/internal/terminal"
+)
+
+func peersCommand() *cobra.Command {
+	var iface string
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "List the peers, and when each was last heard",
+		Long: "List the peers of each interface: their IP addresses, their addresses on the fabric, the\n" +
+			"state of their address handles, and how long ago data was last sent to each, and anything\n" +
+			"was last heard from it. A peer to which data is sent, but which is silent, is dead, or\n" +
+			"cannot be reached. 'ipoibd status --json' has the same as JSON.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := control.GetStatus(cmd.Context(), socket(cmd))
+			if err != nil {
+				return err
+			}
+			return printPeers(cmd.OutOrStdout(), s, iface)
+		},
+	}
+	bindControl(cmd)
+	bindName(cmd, &iface, "interface", "I", "list only the peers of this interface")
+	return cmd
+}
+
+func printPeers(out io.Writer, s *report.Status, iface string) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "INTERFACE\tADDRESSES\tMAC\tGID\tQP\tHANDLE\tSENT\tHEARD")
+	found := iface == ""
+	for i := range s.Interfaces {
+		f := &s.Interfaces[i]
+		if iface != "" && f.Name != iface {
+			continue
+		}
+		found = true
+		ago := func(t time.Time) string {
+			if t.IsZero() {
+				return "never"
+			}
+			return terminal.Short(max(s.Time.Sub(t), 0)).String() + " ago"
+		}
+		for _, p := range f.Peers {
+			terminal.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+				f.Name, cmp.Or(strings.Join(p.IPs, ","), "-"), p.MAC, p.GID, p.QPN, p.Handle, ago(p.Sent), ago(p.Heard))
+		}
+	}
+	if !found {
+		return fmt.Errorf("there is no interface %s; 'ipoibd status' lists them", iface)
+	}
+	return w.Flush()
+}

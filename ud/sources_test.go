@@ -1,0 +1,73 @@
+package ud
+
+import (
+	"net/netip"
+	"testing"
+
+	"ipoibd/ud/ipoib"
+)
+
+// A host with a list of addresses neither sends from another one nor claims one, by the sender of ARP, the
+// source of ND, or the target of an advertisement. What has no address yet passes. Without a list everything
+// does.
+func TestSources(t *testing.T) {
+	const own4, own6, other4, other6 = "10.0.0.1", "fe80::1", "10.0.0.2", "fe80::2"
+	from := func(packet []byte, src string) []byte {
+		ip := netip.MustParseAddr(src)
+		at := 12
+		if ip.Is6() {
+			at = 8
+		}
+		copy(packet[at:], ip.AsSlice())
+		return packet
+	}
+	arp := func(op uint16, spa string) []byte {
+		return ipoib.EtherARP{Op: op, SHA: macA, SPA: netip.MustParseAddr(spa), TPA: netip.MustParseAddr(other4)}.Append(nil)
+	}
+	nd := func(kind byte, src, target string) []byte {
+		p := from(ipv6("ff02::1", 58, kind, 255, 72), src)
+		copy(p[48:], netip.MustParseAddr(target).AsSlice())
+		return p
+	}
+	v4, v6 := ipoib.EtherTypeIPv4, ipoib.EtherTypeIPv6
+	for _, c := range []struct {
+		name   string
+		typ    ipoib.EtherType
+		packet []byte
+		want   bool
+	}{
+		{"IPv4", v4, from(ipv4(other4, 60), own4), true},
+		{"IPv6", v6, from(udp6(other6), own6), true},
+		{"IPv4 of another", v4, from(ipv4(own4, 60), other4), false},
+		{"IPv6 of another", v6, from(udp6(own6), other6), false},
+		{"IPv4 of another, mapped", v6, from(udp6(own6), "::ffff:10.0.0.1"), false},
+		{"DHCP", v4, from(ipv4("255.255.255.255", 300), "0.0.0.0"), true},
+		{"MLD without an address", v6, from(ipv6("ff02::16", 0, 58, 1, 76), "::"), true},
+		{"truncated IPv4", v4, ipv4(other4, 60)[:19], false},
+		{"IPv6 as IPv4", v4, from(udp6(other6), own6), false},
+		{"ARP request", ipoib.EtherTypeARP, arp(1, own4), true},
+		{"ARP reply", ipoib.EtherTypeARP, arp(2, own4), true},
+		{"ARP probe", ipoib.EtherTypeARP, arp(1, "0.0.0.0"), true},
+		{"ARP request of another", ipoib.EtherTypeARP, arp(1, other4), false},
+		{"gratuitous ARP of another", ipoib.EtherTypeARP, arp(2, other4), false},
+		{"ARP of another in a strange form", ipoib.EtherTypeARP, append([]byte{0, 32}, arp(2, other4)[2:]...), false},
+		{"RARP", ipoib.EtherTypeRARP, arp(3, other4), true},
+		{"solicitation", v6, nd(135, own6, other6), true},
+		{"duplicate address detection", v6, nd(135, "::", other6), true},
+		{"solicitation of another", v6, nd(135, other6, own6), false},
+		{"advertisement", v6, nd(136, own6, own6), true},
+		{"advertisement of another", v6, nd(136, own6, other6), false},
+		{"advertisement of another without a source", v6, nd(136, "::", other6), false},
+		{"advertisement from another", v6, nd(136, other6, own6), false},
+		{"router solicitation", v6, nd(133, own6, "::"), true},
+	} {
+		rules := testRules()
+		if _, got := rules.classify(frame(macB, macA, c.typ, c.packet)); got == ForeignSource {
+			t.Errorf("%s, without a list: %v", c.name, got)
+		}
+		rules.from = sources{netip.MustParseAddr(own4), netip.MustParseAddr(own6)}
+		if _, got := rules.classify(frame(macB, macA, c.typ, c.packet)); (got != ForeignSource) != c.want {
+			t.Errorf("%s: %v, want it to pass: %t", c.name, got, c.want)
+		}
+	}
+}

@@ -59,15 +59,15 @@ func InheritLadder(now time.Time, h Handed) *Ladder {
 }
 
 // HandedDevice is what the ladder of a device hands over to another process (R26). That one opens the device
-// itself, so an open device is opened there as at the first start, but with its budget and only
-// if it is the same. One that is closed stays as it is.
+// itself, so an open device is opened there as at the first start, whatever identity this version sees in
+// it, but with its budget. One that is closed stays as it is.
 type HandedDevice struct {
 	State    DeviceState // Starting, Pausing, Waiting, GivenUp or Suspended
 	Reason   Reason
 	Since    time.Time
 	Rung     Rung
 	Record   *Record  // the current recovery; nil: there is none
-	Identity Identity // zero: it was never open
+	Identity Identity // zero: it is open, or was never open
 	Absent   bool
 	Hold     hold
 	NextTry  time.Duration // from now on; as GivesUp, it has a meaning in Pausing and Waiting
@@ -80,7 +80,7 @@ type HandedDevice struct {
 // HandOver returns what another process needs to continue the device, or false while the device is being
 // opened, closed or reset.
 func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
-	h.Identity, h.Budget, h.Pause, h.Owed = d.id, d.budget.handOver(now), d.budget.pause, d.budget.owed
+	h.Budget, h.Pause, h.Owed = d.budget.handOver(now), d.budget.pause, d.budget.owed
 	if d.reset.pending != 0 {
 		return HandedDevice{}, false
 	}
@@ -89,7 +89,7 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 		return h, true
 	case DeviceStarting, DevicePausing, DeviceWaiting, DeviceGivenUp, DeviceSuspended:
 		h.State, h.Reason, h.Since, h.Rung, h.Record = d.state, d.why, d.since, d.rung, d.history.current()
-		h.Absent, h.Hold = d.list.absent, d.session.hold
+		h.Identity, h.Absent, h.Hold = d.id, d.list.absent, d.session.hold
 		if !d.op.due.IsZero() {
 			h.NextTry = d.op.due.Sub(now)
 		}
@@ -104,7 +104,6 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 // InheritDeviceLadder returns the machine that continues one of another process.
 func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *DeviceLadder {
 	d := NewDeviceLadder(now, cfg)
-	d.id = h.Identity
 	d.budget = resetBudget{inheritBudget(h.Budget), min(max(h.Pause, 0), resetPauseMost), min(max(h.Owed, 0), resetPauseMost)}
 	next := now.Add(min(max(h.NextTry, 0), resetPauseMost))
 	switch h.State { //nolint:exhaustive // the others begin as at the first start
@@ -121,7 +120,7 @@ func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *Devic
 	}
 	d.state, d.why, d.since, d.rung = h.State, h.Reason, h.Since, h.Rung
 	d.history.continues(now, h.Record, h.Reason)
-	d.born = h.Identity != Identity{}
+	d.id, d.born = h.Identity, h.Identity != Identity{}
 	d.list.absent = h.Absent
 	d.session.hold, d.session.index = min(h.Hold, holdFresh), h.Identity.Index
 	return d

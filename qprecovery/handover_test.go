@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // What another process hands over neither extends a pause or a wait beyond its own bound, nor fills a budget
@@ -35,4 +37,85 @@ func TestHandedIsBounded(t *testing.T) {
 			t.Errorf("%v: history %+v", s, r)
 		}
 	}
+}
+
+// handOver replaces all ladders by those of another process, unless one refuses.
+func (h *host) handOver(t *testing.T) bool {
+	device, ok := h.dev.d.HandOver(h.now)
+	if !ok {
+		return false
+	}
+	var ifs []*watcher
+	for _, w := range h.ifs {
+		one, ok := w.l.HandOver(h.now)
+		if !ok {
+			return false
+		}
+		next := newWatcher()
+		next.l, next.now, next.rung = InheritLadder(h.now, copyOf(t, one)), h.now, w.rung
+		next.traffic = next.l.traffic.state
+		ifs = append(ifs, next)
+	}
+	h.ifs, h.todo = ifs, nil
+	next := newDeviceWatcher(DeviceConfig{})
+	next.d, next.now, next.rung = InheritDeviceLadder(h.now, DeviceConfig{}, copyOf(t, device)), h.now, device.Rung
+	if next.waits = h.dev.waits; device.State != DeviceWaiting {
+		next.waits = time.Time{}
+	}
+	h.dev = next
+	for _, w := range h.ifs {
+		if w.l.Device() == ViewUp {
+			h.apply(w, DeviceDown{}) // it is not open yet
+		}
+	}
+	h.device(Listed{Devices: h.list})
+	return true
+}
+
+// attach starts the interfaces that are idle, as the shell does.
+func (h *host) attach() {
+	for _, w := range h.ifs {
+		if w.l.State() == Idle && w.l.Device() == ViewUp && h.dev.d.State() == DeviceHealthy {
+			h.apply(w, Attached{w.l.NextGen()})
+		}
+	}
+}
+
+// A device and its two interfaces suffer faults, and one process after the other continues them, whenever
+// that is not refused. Once the faults end, all become healthy, in the same time as without hand-overs (R26).
+func TestR26HandedOverTogether(t *testing.T) {
+	done, refused := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		bad := true
+		h := newHost(rt, func() bool { return bad && rapid.IntRange(0, 3).Draw(rt, "fails") == 0 })
+		for range rapid.IntRange(1, 60).Draw(rt, "faults") {
+			h.injectFault()
+			for range rapid.IntRange(0, 6).Draw(rt, "ticks") {
+				h.tick()
+				h.attach()
+			}
+			switch {
+			case rapid.IntRange(0, 3).Draw(rt, "hand over") > 0:
+			case h.handOver(t):
+				done++
+			default:
+				refused++
+			}
+		}
+		bad = false
+		h.list = []Identity{same}
+		h.device(Listed{Devices: h.list})
+		if h.dev.d.State() == DeviceGivenUp {
+			h.device(Command{1, DoRecover})
+		}
+		end := h.now.Add(resetPauseMost + pauseMost + DefaultGrace + time.Minute)
+		for n := 0; !h.healthy() && !h.now.After(end) && n < 10_000; n++ {
+			h.tick()
+			h.attach()
+		}
+		if !h.healthy() {
+			rt.Fatalf("device %v, interfaces %v and %v, want all healthy", h.dev.d.State(), h.ifs[0].l.State(), h.ifs[1].l.State())
+		}
+	})
+	t.Logf("%d hand-overs, %d refused", done, refused)
 }

@@ -114,7 +114,7 @@ func (h *host) applyAll(ev Event) {
 // ready reports whether every interface has released the device.
 func (h *host) ready() bool {
 	for _, w := range h.ifs {
-		if s := w.l.State(); s != Detached && s != GivenUp {
+		if s := w.l.State(); s != Idle && s != Detached && s != GivenUp {
 			return false
 		}
 	}

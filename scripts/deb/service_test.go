@@ -165,8 +165,12 @@ func (m *machine) stream(seconds string) *stream {
 	return s
 }
 
+// pauses is how long a connection that works may be without data: on a busy machine packets are lost, and a
+// retransmission that is lost too is repeated after 600 ms (200 ms, then 400 ms).
+const pauses = 2 * time.Second
+
 // survives waits for the end of the stream, and requires that it was not broken and carried data
-// at its end. It returns the longest time without data.
+// towards its end. It returns the longest time without data.
 func (s *stream) survives() (outage time.Duration) {
 	t := s.m.t
 	t.Helper()
@@ -191,7 +195,7 @@ func (s *stream) survives() (outage time.Duration) {
 		}
 		outage = max(outage, time.Duration(silent*float64(time.Second)))
 	}
-	if silent > 0 || bytes == 0 {
+	if silent > pauses.Seconds() || bytes == 0 {
 		t.Errorf("%.0f bytes, none in the last %.1f s", bytes, silent)
 	}
 	return outage

@@ -213,10 +213,15 @@ func endTaker(t *testing.T, control, after string) {
 // givePause is how long a daemon refuses hand-overs after one that has failed although traffic had stopped.
 const givePause = 10 * time.Second
 
-// waitGives waits until the daemon may hand over again, if hand-overs have failed since it logged failed
-// ones. It returns how many it has logged now.
+// failedGives returns how many hand-overs have failed for which the daemon may have stopped traffic.
+func (d *daemon) failedGives() int {
+	return strings.Count(d.log.String(), "not handed over; this process continues")
+}
+
+// waitGives waits until the daemon may hand over again, if more than failed hand-overs have failed. It
+// returns how many now.
 func (d *daemon) waitGives(failed int) int {
-	now := strings.Count(d.log.String(), "not handed over; this process continues")
+	now := d.failedGives()
 	if now > failed {
 		time.Sleep(givePause)
 	}
@@ -261,6 +266,9 @@ func TestHandOverIsCut(t *testing.T) {
 		t.Logf("the taker ended after %q: outage %v", step, p.silence(began))
 		if now := a.qp().QPN; now != qpn || a.daemon.gone() {
 			t.Fatalf("after %q, the queue pair has the number %v, was %v\n%s", step, now, qpn, a.daemon.log)
+		}
+		if step != "connected" && step != "upgraded" { // else nothing has stopped
+			eventually(t, startLimit, "the daemon logs that", func() bool { return a.daemon.failedGives() > failed })
 		}
 		failed = a.daemon.waitGives(failed)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ type memberships struct {
 
 	mu      sync.Mutex
 	closed  bool
+	given   bool // another process has the sockets too, so their groups stay joined
 	count   map[netip.Addr]int
 	holder  map[netip.Addr]int // the socket that holds a group
 	sockets []int              // descriptors, sorted by the time at which they became full
@@ -88,8 +90,10 @@ func (m *memberships) leave(group netip.Addr) error {
 	fd := m.holder[group]
 	delete(m.count, group)
 	delete(m.holder, group)
-	// An error means that the membership has ended already, with its netdev.
-	_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
+	if !m.given {
+		// An error means that the membership has ended already, with its netdev.
+		_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
+	}
 	return nil
 }
 
@@ -133,6 +137,29 @@ func (m *memberships) set(fd int, group netip.Addr, option4, option6 int) error 
 	}
 	mreq := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(m.index)}
 	return unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, option6, mreq)
+}
+
+// Memberships returns duplicates of the sockets that are members of the groups, which the caller closes. As
+// long as one is open, its groups stay joined.
+func (t *Transport) Memberships() (fds []int, err error) {
+	t.groups.mu.Lock()
+	defer t.groups.mu.Unlock()
+	for _, fd := range t.groups.sockets {
+		one, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(fds)
+			return nil, os.NewSyscallError("duplicate a member of IP groups", err)
+		}
+		fds = append(fds, one)
+	}
+	return fds, nil
+}
+
+// GiveUpMemberships makes Leave and Close keep the groups joined for the process that got Memberships.
+func (t *Transport) GiveUpMemberships() {
+	t.groups.mu.Lock()
+	defer t.groups.mu.Unlock()
+	t.groups.given = true
 }
 
 // close leaves all groups.

@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -81,6 +82,55 @@ func TestInherit(t *testing.T) {
 	}
 	if !canBind(t, nsA, "", [4]byte{}, udp.Port) {
 		t.Error("the port is still taken after Close")
+	}
+}
+
+// The groups stay joined from before the former transport leaves them until the next one has joined.
+func TestMembershipsAreHandedOver(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	group := netip.MustParseAddr("239.1.2.3")
+	reserve := new(udp.Reserve)
+	a, b := openHost(t, nsA, 0, udp.Config{Reserve: reserve}), openHost(t, nsB, 1, udp.Config{})
+	if err := a.Join(group); err != nil {
+		t.Fatal(err)
+	}
+	old := a.Transport.(*udp.Transport)
+	handed, fds, err := reserve.HandOver([]uint32{old.Drops()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	members, err := old.Memberships()
+	if err != nil || len(members) != 1 {
+		t.Fatalf("%v, %v", members, err)
+	}
+	next := new(udp.Reserve)
+	if err := next.Inherit(handed, fds); err != nil {
+		t.Fatal(err)
+	}
+	reserve.GiveUp()
+	old.GiveUpMemberships()
+	if err := errors.Join(old.Leave(group), old.Close(), reserve.Close()); err != nil {
+		t.Fatal(err)
+	}
+	send := func(text string) {
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: group, Vec: [][]byte{[]byte(text)}})
+	}
+	send("between")
+	a = openHost(t, nsA, 0, udp.Config{Reserve: next})
+	if err := a.Join(group); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range members {
+		_ = unix.Close(fd)
+	}
+	send("after")
+	for _, want := range []string{"between", "after"} {
+		if got := recvOne(t, a); string(got.Data) != want {
+			t.Errorf("received %q, want %q", got.Data, want)
+		}
 	}
 }
 

@@ -13,9 +13,11 @@ import (
 	"ipoibd/hca/soft/udp"
 )
 
-// Handed is what another process needs to continue an HCA. The descriptors belong to Sockets.
+// Handed is what another process needs to continue an HCA. The descriptors belong to Sockets, the last ones to
+// Members.
 type Handed struct {
 	Sockets *udp.Handed // of the software HCA; nil: nothing is continued
+	Members int         // sockets that are members of IP groups
 	// Names are the addresses of the peers that are configured by name, as last looked up.
 	Names map[string][]netip.Addr
 	// Plugged is what faults have made of the slot.
@@ -30,6 +32,8 @@ type heritable interface {
 	resume()
 	// handOver returns what another process needs, with descriptors, which the caller closes.
 	handOver() (Handed, []int, error)
+	// members returns the sockets that are members of IP groups, which the caller closes.
+	members() ([]int, error)
 	// giveUp leaves everything to the other process, also when the HCA is closed.
 	giveUp()
 	// inherit continues the HCA of another process, whose descriptors it owns from then on, also
@@ -58,6 +62,8 @@ func (s *Slot) Resume() {
 func (s *Slot) HandOver() (h Handed, fds []int, err error) {
 	if from, ok := s.hca.(heritable); ok {
 		h, fds, err = from.handOver()
+		members, more := from.members()
+		h.Members, fds, err = len(members), append(fds, members...), errors.Join(err, more)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,6 +87,11 @@ func (s *Slot) Inherit(h Handed, fds []int, await []hca.QPN) error {
 		s.plugged = h.Plugged
 		s.mu.Unlock()
 	}
+	if at := len(fds) - h.Members; h.Members > 0 && at >= 0 {
+		s.mu.Lock()
+		s.members, fds = fds[at:], fds[:at:at]
+		s.mu.Unlock()
+	}
 	to, ok := s.hca.(heritable)
 	if h.Sockets != nil && ok {
 		return to.inherit(h, fds, await)
@@ -92,6 +103,18 @@ func (s *Slot) Inherit(h Handed, fds []int, await []hca.QPN) error {
 		return fmt.Errorf("%d descriptors for an HCA that continues nothing: %w", len(fds), hca.ErrInvalid)
 	}
 	return nil
+}
+
+// Settled ends the memberships of the other process. It is called once the users of the HCA have joined their
+// groups themselves: without a member in between, the kernel would drop what is sent to a group.
+func (s *Slot) Settled() {
+	s.mu.Lock()
+	members := s.members
+	s.members = nil
+	s.mu.Unlock()
+	for _, fd := range members {
+		_ = unix.Close(fd)
+	}
 }
 
 func (h *softHCA) pause() error {
@@ -125,7 +148,19 @@ func (h *softHCA) handOver() (Handed, []int, error) {
 	return Handed{Sockets: &sockets, Names: h.peers.lookedUp()}, fds, err
 }
 
-func (h *softHCA) giveUp() { h.port.GiveUp() }
+func (h *softHCA) members() ([]int, error) {
+	if e := h.engine.Load(); e != nil {
+		return e.lanes[0].Memberships()
+	}
+	return nil, nil
+}
+
+func (h *softHCA) giveUp() {
+	h.port.GiveUp()
+	if e := h.engine.Load(); e != nil {
+		e.lanes[0].GiveUpMemberships()
+	}
+}
 
 func (h *softHCA) inherit(from Handed, fds []int, await []hca.QPN) error {
 	h.await = await

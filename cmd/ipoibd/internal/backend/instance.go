@@ -149,7 +149,10 @@ func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
 }
 
 // Close releases the resources that an opening leaves behind. Run does so too.
-func (s *Slot) Close() error { return s.hca.Close() }
+func (s *Slot) Close() error {
+	s.Settled()
+	return s.hca.Close()
+}
 
 // Info describes the HCA, open or not.
 func (s *Slot) Info() Info { return s.hca.Info() }

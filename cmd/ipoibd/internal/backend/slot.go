@@ -22,6 +22,7 @@ type Slot struct {
 	changed     chan struct{} // has a value if the list may have changed by a fault
 
 	mu        sync.Mutex // guards what follows
+	members   []int      // of IP groups, from another process; until Settled or Close
 	plugged   Plugged
 	shift     uint32                // that faults add to the index
 	reindexes bool                  // the next reset increases shift

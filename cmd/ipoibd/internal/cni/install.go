@@ -11,8 +11,8 @@ import (
 // PluginName is the type of the plugin in a configuration, and the name of its file.
 const PluginName = "ipoibd"
 
-// Install copies this program into the directory of a node's CNI plugins, which it creates. It replaces an earlier copy
-// atomically, so a runtime never starts half a file, and a plugin that is running is not disturbed.
+// Install copies this program into the directory of a node's CNI plugins, and creates that if necessary. It
+// replaces an earlier copy atomically, so a runtime never starts half a file, and a plugin that is running is not disturbed.
 func Install(dir string) (err error) {
 	from, err := os.Open("/proc/self/exe")
 	if err != nil {

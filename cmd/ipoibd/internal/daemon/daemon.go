@@ -94,15 +94,16 @@ type Options struct {
 // daemon is a running daemon.
 type daemon struct {
 	fleet
-	opts     Options
-	started  time.Time
-	control  *control.Server
-	metrics  *metrics.Server // nil: not over TCP
-	journal  *journal.Journal
-	resting  atomic.Bool // suspended by the operator
-	noBPF    sync.Once   // logs that eBPF is not available
-	given    atomic.Bool // another process continues everything
-	lastGive failedGive  // guarded by changing
+	opts      Options
+	started   time.Time
+	control   *control.Server
+	metrics   *metrics.Server // nil: not over TCP
+	journal   *journal.Journal
+	resting   atomic.Bool      // suspended by the operator
+	inhibitor *power.Inhibitor // of the system's sleep
+	noBPF     sync.Once        // logs that eBPF is not available
+	given     atomic.Bool      // another process continues everything
+	lastGive  failedGive       // guarded by changing
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
@@ -119,7 +120,7 @@ type daemon struct {
 // newDaemon returns a daemon without devices and interfaces.
 func newDaemon(ctx context.Context, opts Options) *daemon {
 	d := &daemon{
-		opts: opts, started: time.Now(), journal: journal.New(), cfg: &config.Config{},
+		opts: opts, started: time.Now(), journal: journal.New(), cfg: &config.Config{}, inhibitor: &power.Inhibitor{},
 		loading: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
 	d.running, d.end = context.WithCancelCause(ctx)
@@ -192,7 +193,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	var others sync.WaitGroup
 	stopped := make(chan struct{})
 	others.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.inhibitor, d.opts.Log)
 	})
 	others.Go(d.followHangups)
 	if d.own != nil {

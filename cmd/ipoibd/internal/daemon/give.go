@@ -37,7 +37,8 @@ const (
 )
 
 // estate is what one process hands over to another. The descriptors are those of the control socket,
-// of the metrics if Metrics is set, and then those of devices and interfaces, FDs of each.
+// of the metrics if Metrics is set, of devices and interfaces, FDs of each, and then Inhibitors of the system's
+// sleep.
 type estate struct {
 	Config     config.Config // without the interfaces that have failed
 	Metrics    bool
@@ -48,6 +49,7 @@ type estate struct {
 	Left       map[string]json.RawMessage // interfaces that were added at run time and do not run: see daemon.takeBack
 	Devices    []estateDevice             // as in Config
 	Interfaces []estateInterface          // as in Config
+	Inhibitors int
 }
 
 type estateDevice struct {
@@ -347,6 +349,9 @@ func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 	for _, own := range ofIfaces {
 		fds = append(fds, own...)
 	}
+	inhibitors, err := d.inhibitor.HandOver()
+	e.Inhibitors, fds = len(inhibitors), append(fds, inhibitors...)
+	errs = append(errs, err)
 	d.mu.Lock()
 	e.Asleep = d.asleep
 	d.mu.Unlock()

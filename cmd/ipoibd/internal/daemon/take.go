@@ -14,6 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
+	"ipoibd/cmd/ipoibd/internal/power"
 	"ipoibd/hca"
 )
 
@@ -78,10 +79,11 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 // inheritance is what was made from an estate. Nothing of it runs yet.
 type inheritance struct {
 	made
-	estate  estate
-	plan    config.Plan
-	control *control.Server
-	metrics *metrics.Server
+	estate    estate
+	plan      config.Plan
+	control   *control.Server
+	metrics   *metrics.Server
+	inhibitor *power.Inhibitor
 }
 
 // close closes everything, without an effect on what the other process continues.
@@ -91,6 +93,9 @@ func (x *inheritance) close() (err error) {
 	}
 	for _, dev := range x.devices {
 		err = errors.Join(err, dev.slot.Close())
+	}
+	if x.inhibitor != nil {
+		x.inhibitor.Release()
 	}
 	if x.metrics != nil {
 		err = errors.Join(err, x.metrics.Close())
@@ -158,7 +163,9 @@ func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance,
 		}
 		x.ifaces[c.Name] = &member{Iface: f, device: dev}
 	}
-	return x, nil
+	fds, err = rest.next(e.Inhibitors)
+	x.inhibitor = power.Inherit(fds)
+	return x, err
 }
 
 // decode decodes what another version may have sent: it ignores fields that it does not know, and those of
@@ -246,7 +253,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 
 // begins begins to run what was inherited. This process, whose own configuration is own, owns it now.
 func (d *daemon) begins(x *inheritance, own *config.Config) {
-	d.control, d.metrics = x.control, x.metrics
+	d.control, d.metrics, d.inhibitor = x.control, x.metrics, x.inhibitor
 	d.control.Own()
 	d.journal.Restore(x.estate.Journal)
 	d.mu.Lock()
@@ -264,6 +271,9 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	began := time.Now()
 	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
+	}
+	for _, dev := range x.devices {
+		dev.slot.Settled()
 	}
 	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})

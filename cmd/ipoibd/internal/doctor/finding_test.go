@@ -256,8 +256,9 @@ var diagnoses = []struct {
 	{"ib0 in a container", busy, func(f *Facts) { f.Netdevs = f.Netdevs[:2] }, "", "", ""},
 	{"a narrow path", busy, func(f *Facts) {
 		f.iface().Notices.Add(report.NoticePathMTU, "narrow")
+		f.iface().Peers = []report.Peer{{IPs: []string{"10.0.0.3"}}, {GID: hca.GIDFromAddr(peer), IPs: []string{"10.0.0.2"}}}
 		f.device().Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{GIDs: []hca.GIDEntry{{Path: hca.PathLimit{To: peer, Carries: 1248}}}}}}
-	}, "path_mtu", "narrow", "ip link set ib0 mtu 1244"},
+	}, "path_mtu", "narrow", "ipoibd ping --sweep 10.0.0.2"},
 	{"a narrow path, of another GID", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticePathMTU, "narrow"); f.iface().QP.GIDIndex = 5 }, "path_mtu", "narrow", ""},
 	{"files", busy, func(f *Facts) { f.Status.FDs = 922 }, "files_nearly_exhausted", "922 are open, RLIMIT_NOFILE is 1024", "prlimit --pid 7 --nofile=4096"},
 	{"files are not counted", busy, func(f *Facts) { f.Status.FDs = -1 }, "", "", ""},

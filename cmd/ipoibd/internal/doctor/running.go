@@ -9,8 +9,8 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/ud/ipoib"
 )
 
 // devices calls each with the devices of the daemon.
@@ -231,25 +231,26 @@ func pathMTU(f *Facts) []Finding {
 		if text == "" {
 			return nil
 		}
-		out := &Finding{What: "large packets to a peer are lost", Evidence: text, Advice: "lower the MTU of the interface, or raise that of the path"}
-		if fits := f.narrowest(x) - ipoib.HeaderLen; fits > 0 {
-			out.Command = report.Command("ip link set %s mtu %d", x.Name, fits)
+		out := &Finding{What: "large packets to a peer may be lost", Evidence: text, Advice: "measure what passes, since a router's report may be forged; if large packets are lost, lower the MTU of the interface, or raise that of the path"}
+		to := hca.GIDFromAddr(f.narrowest(x).To)
+		if i := slices.IndexFunc(x.Peers, func(p report.Peer) bool { return p.GID == to && len(p.IPs) > 0 }); i >= 0 {
+			out.Command = report.Command("ipoibd ping --sweep %s", x.Peers[i].IPs[0])
 		}
 		return out
 	})
 }
 
-// narrowest returns what the narrowest path from the GID of an interface carries, or 0 if it carries
-// all that the underlay does.
-func (f *Facts) narrowest(x *report.Interface) int {
+// narrowest returns the narrowest path from the GID of an interface, or the zero PathLimit if it carries all
+// that the underlay does.
+func (f *Facts) narrowest(x *report.Interface) (l hca.PathLimit) {
 	for i := range f.Status.Devices {
 		for _, p := range f.Status.Devices[i].Ports {
 			if d := &f.Status.Devices[i]; d.Name == x.Device && x.QP != nil && p.Num == int(x.Port) && x.QP.GIDIndex >= 0 && x.QP.GIDIndex < len(p.GIDs) {
-				return p.GIDs[x.QP.GIDIndex].Path.Carries
+				return p.GIDs[x.QP.GIDIndex].Path
 			}
 		}
 	}
-	return 0
+	return l
 }
 
 // otherNotice is about a notice of a newer daemon.

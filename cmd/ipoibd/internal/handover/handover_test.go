@@ -204,7 +204,7 @@ func TestHandOverFails(t *testing.T) {
 func TestExactlyOneOwnerOfALateTaker(t *testing.T) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 24) // at the same time
-	for size := 100 << 10; size < 240<<10; size += 256 {
+	for size := 100 << 10; size < 240<<10; size += 512 {
 		room <- struct{}{}
 		all.Go(func() {
 			defer func() { <-room }()

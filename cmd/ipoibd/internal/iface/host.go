@@ -182,7 +182,7 @@ func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
 		log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
 	}
 	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
-		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, so large packets may be lost; lower the MTU to what fits, or raise that of the path",
+		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what fits, or raise that of the path",
 			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
 	}
 }
@@ -195,7 +195,7 @@ func (r *mtuReport) notices() report.Notices {
 	}
 	if r.exceeded.To.IsValid() {
 		fits := r.exceeded.Carries - ipoib.HeaderLen
-		notices.Add(report.NoticePathMTU, fmt.Sprintf("the path to %s has an MTU of %d, according to a router, so packets of more than %d bytes may be lost: set the MTU of the interface to %d, or raise that of the path",
+		notices.Add(report.NoticePathMTU, fmt.Sprintf("the path to %s has an MTU of %d, according to a router, whose report may be forged, so packets of more than %d bytes may be lost: if 'ipoibd ping --sweep' to the peer confirms it, set the MTU of the interface to %d, or raise that of the path",
 			r.exceeded.To, r.exceeded.MTU, fits, fits))
 	}
 	return notices

@@ -30,19 +30,20 @@ type watcher struct {
 	hooks    Hooks
 	log      *slog.Logger
 	machine  machine
-	logind   *logind            // nil: it is missing
-	retry    <-chan time.Time   // when to look for it again
-	quiet    bool               // the log has already reported that it is missing
-	locks    inhibitors         // nil: none
+	logind   *logind          // nil: it is missing
+	retry    <-chan time.Time // when to look for it again
+	quiet    bool             // the log has already reported that it is missing
+	lock     *Inhibitor
 	cancel   context.CancelFunc // of the running hook; nil: none runs
 	returned chan error         // from a hook
 }
 
 // Watch listens to logind until ctx ends. It then waits for a running hook, whose context
 // has ended too, releases the inhibitor and returns. To make the system wait until the
-// daemon has stopped, end ctx after everything else.
-func Watch(ctx context.Context, hooks Hooks, log *slog.Logger) {
-	w := &watcher{hooks: hooks, log: log, returned: make(chan error, 1)}
+// daemon has stopped, end ctx after everything else. Lock is what it holds, also at the start.
+func Watch(ctx context.Context, hooks Hooks, lock *Inhibitor, log *slog.Logger) {
+	w := &watcher{hooks: hooks, log: log, lock: lock, returned: make(chan error, 1)}
+	w.machine.locked = lock.held()
 	w.connect(ctx)
 	for ctx.Err() == nil {
 		var signals <-chan *dbus.Signal
@@ -72,7 +73,7 @@ func Watch(ctx context.Context, hooks Hooks, log *slog.Logger) {
 	if w.cancel != nil {
 		w.conclude(<-w.returned)
 	}
-	w.release()
+	w.lock.Release()
 	if w.logind != nil {
 		w.logind.conn.Close()
 	}
@@ -87,7 +88,7 @@ func (w *watcher) connect(ctx context.Context) {
 	}
 	w.logind, w.retry, w.quiet = l, nil, false
 	w.step(ctx, found{l.system})
-	if w.locks != nil {
+	if w.lock.held() {
 		w.log.Info("the system waits for this daemon before it sleeps or shuts down", "limit", l.limit)
 	}
 }
@@ -116,9 +117,9 @@ func (w *watcher) step(ctx context.Context, ev event) {
 	for _, a := range w.machine.step(ev) {
 		switch a {
 		case takeLock:
-			w.locks, err = inhibit(ctx)
+			err = w.lock.take(ctx)
 		case releaseLock:
-			w.release()
+			w.lock.Release()
 		case cancelHook:
 			w.cancel()
 		case callSuspend, callResume, callStop:
@@ -130,13 +131,6 @@ func (w *watcher) step(ctx context.Context, ev event) {
 			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down", "err", err)
 		}
 		w.step(ctx, denied{})
-	}
-}
-
-func (w *watcher) release() {
-	if w.locks != nil {
-		w.locks.Close()
-		w.locks = nil
 	}
 }
 

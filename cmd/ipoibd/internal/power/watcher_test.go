@@ -20,6 +20,7 @@ type watched struct {
 	called chan string
 	let    chan error
 	log    lockedBuffer
+	lock   *Inhibitor
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
@@ -44,11 +45,17 @@ func (b *lockedBuffer) count(text string) int {
 // watch runs a watcher until the test ends, and then looks for leaks.
 func watch(t *testing.T) *watched {
 	t.Helper()
+	return watchWith(t, &Inhibitor{})
+}
+
+// watchWith is watch for a process that has an inhibitor.
+func watchWith(t *testing.T, lock *Inhibitor) *watched {
+	t.Helper()
 	before := inUse(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watched{t: t, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan struct{})}
+	w := &watched{t: t, lock: lock, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan struct{})}
 	go func() {
-		Watch(ctx, w.hooks(), slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		Watch(ctx, w.hooks(), lock, slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		close(w.ended)
 	}()
 	t.Cleanup(func() {
@@ -173,7 +180,7 @@ func TestR26SleepDoesNotWaitForEver(t *testing.T) {
 		Stop:   func(context.Context) error { return nil },
 	}
 	go func() {
-		Watch(ctx, hooks, slog.New(slog.DiscardHandler))
+		Watch(ctx, hooks, &Inhibitor{}, slog.New(slog.DiscardHandler))
 		close(ended)
 	}()
 	f.waitLocks(1)
@@ -383,4 +390,39 @@ func TestUnsupportedAddress(t *testing.T) {
 	t.Setenv(addressEnv, "tcp:host=127.0.0.1")
 	w := watch(t)
 	eventually(t, "the address is logged", func() bool { return w.log.count("tcp:host=127.0.0.1") == 1 })
+}
+
+// The system waits for one of two processes also while one continues the daemon of the other (R26), even if
+// it prepares for sleep just then.
+func TestR26InhibitorIsHandedOver(t *testing.T) {
+	for _, sleeps := range []bool{false, true} {
+		_, f, w := onBus(t)
+		eventually(t, "the watcher has the inhibitor", w.lock.held)
+		fds, err := w.lock.HandOver()
+		if err != nil || len(fds) == 0 {
+			t.Fatalf("%v, %v", fds, err)
+		}
+		if sleeps {
+			f.sleep(true)
+			w.expect("suspend")
+		}
+		w.stop()
+		f.waitLocks(1)
+		heir := watchWith(t, Inherit(fds))
+		if !sleeps {
+			heir.none()
+			f.waitLocks(1)
+			f.sleep(true)
+		}
+		heir.expect("suspend")
+		f.waitLocks(1)
+		heir.finish(nil)
+		f.waitLocks(0)
+		f.sleep(false)
+		heir.expect("resume")
+		heir.finish(nil)
+		f.waitLocks(1)
+		heir.stop()
+		f.waitLocks(0)
+	}
 }

@@ -33,6 +33,9 @@ const (
 	// keeps failing although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
 	resetPauseMost  = 5 * time.Minute
+	// deadFirst is how long the driver of a device that is present but dead may take to bring
+	// it back before the device is reset. mlx5 waits a minute for the function to answer.
+	deadFirst = time.Minute
 	// checkEvery is the time between the answer to a Check and the next one (R8). After a
 	// check that failed it doubles from checkFirst, because a port may have changed (R24).
 	checkEvery = 2 * time.Second
@@ -120,6 +123,7 @@ type DeviceStatus struct {
 	Rung      Rung      // of the current recovery, or RungNone
 	Identity  Identity  // zero: it was never open, nor in need of a reset
 	Listed    bool      // the device is in the list; false if Identity is zero
+	Dead      bool      // it is not in the list because it is dead (Identity.Dead)
 	Suspended bool      // suspended and not resumed since
 	NextTry   time.Time // when a pause ends, or the device is tried again; zero: none is planned
 	GivesUp   time.Time // when the wait for the device ends; zero: not waiting
@@ -131,7 +135,7 @@ type DeviceStatus struct {
 func (d *DeviceLadder) Status() DeviceStatus {
 	s := DeviceStatus{
 		State: d.state, Reason: d.why, Since: d.since, Rung: d.rung, Identity: d.id,
-		Listed: d.born && !d.list.absent, Suspended: d.suspension.on, GivesUp: d.wait.due,
+		Listed: d.born && !d.list.absent, Dead: d.list.absent && d.list.dead.is, Suspended: d.suspension.on, GivesUp: d.wait.due,
 		History: d.history.list(), Counts: d.history.counts,
 	}
 	if d.state == DevicePausing || d.state == DeviceWaiting {

@@ -48,7 +48,7 @@ func deviceMustHandle(s DeviceState, on deviceCause) bool {
 	case deviceCauseOpened, deviceCauseFailed:
 		return opens
 	case deviceCauseFault:
-		return s == DeviceHealthy || opens
+		return s == DeviceHealthy || opens || s == DeviceWaiting // where it may be present but dead
 	case deviceCauseOrdered:
 		return s != DeviceSuspended
 	case deviceCauseRemoved:
@@ -203,6 +203,8 @@ func (w *deviceWatcher) checkState(before DeviceState) error {
 		return fmt.Errorf("%v: waits without a deadline or a pending answer", s)
 	case (s == DeviceHealthy) != (w.open && !w.closing):
 		return fmt.Errorf("%v with open %v, closing %v", s, w.open, w.closing)
+	case s == DeviceHealthy && w.d.gen != w.d.session.gen:
+		return fmt.Errorf("%v with generation %d, but session %d", s, w.d.gen, w.d.session.gen)
 	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
 		return fmt.Errorf("%v: on the rung %v, but reported %v", s, w.d.rung, w.rung)
 	case s == DeviceSuspended && (!w.d.suspension.on || ok):
@@ -222,6 +224,7 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
 	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
 	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
+	id.Dead = rapid.IntRange(0, 3).Draw(t, "dead") == 0
 	w.cmd++
 	pending := w.d.reset.pending
 	if pending == 0 && rapid.Bool().Draw(t, "pending") {

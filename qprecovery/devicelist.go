@@ -1,6 +1,9 @@
 package qprecovery
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // listing is what is known from the list of devices.
 type listing struct {
@@ -10,8 +13,38 @@ type listing struct {
 	last    uint64 // the latest Refresh
 	op      uint64 // the one that is unanswered; 0: none
 	again   bool   // its answer will be too old, so another Refresh must follow
+	dead    dead   // an absent device that is present on its bus
 	foreign foreigners
 }
+
+// dead says when a device that is present but dead (Identity.Dead) is reset: later each time, so that
+// the driver can bring it back itself.
+type dead struct {
+	is    bool
+	due   time.Time     // of the next reset
+	pause time.Duration // the latest one before a reset; 0: the device has not been dead since it was open
+}
+
+// begins notes that the device is dead.
+func (d *dead) begins(now time.Time) {
+	if d.pause = max(d.pause, deadFirst); !d.is && !d.due.After(now) {
+		d.due = now.Add(d.pause)
+	}
+	d.is = true
+}
+
+// spent reports whether a reset is due, and plans the next one.
+func (d *dead) spent(now time.Time) bool {
+	if !d.is || !due(now, d.due) {
+		return false
+	}
+	d.pause = BackOff(d.pause, deadFirst, resetPauseMost)
+	d.due = now.Add(d.pause)
+	return true
+}
+
+// gone reports whether there is no device that could be reset.
+func (l *listing) gone() bool { return l.absent && !l.dead.is }
 
 // refresh requests the list. If a reading is already under way, again requests another one
 // after it, because its result may be too old.
@@ -29,7 +62,10 @@ func (l *listing) refresh(again bool, out []DeviceAction) []DeviceAction {
 // device that is not used once.
 func (l *listing) foreigner(allowed bool, out []DeviceAction) (int, []DeviceAction) {
 	for i, id := range l.devices {
-		if allowed {
+		switch {
+		case id.Dead:
+			continue
+		case allowed:
 			return i, out
 		}
 		if l.foreign.add(id) {
@@ -71,6 +107,12 @@ func (d *DeviceLadder) compare() {
 	i := slices.IndexFunc(d.list.devices, d.id.Same)
 	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
 		i = exact
+	}
+	if i >= 0 && d.list.devices[i].Dead {
+		d.list.dead.begins(d.now)
+		i = -1
+	} else {
+		d.list.dead.is = false
 	}
 	was, ours := d.list.absent, d.ours()
 	if d.list.absent = i < 0; d.list.absent {

@@ -13,7 +13,7 @@ import (
 //
 //	device [foreign] [grace D]          an open device, with the list [same 7]
 //	device new                          a device that was never open
-//	list [same|other INDEX]...          the list of devices from now on
+//	list [same|other|dead INDEX]...     the list of devices from now on; dead: the same one, dead
 //	listed                              answers a Refresh with the current list
 //	opened | closed                     the opening or closing succeeds
 //	stale                               the result of an earlier opening arrives
@@ -95,6 +95,7 @@ func (h *devicePlayer) play(w []string) []string {
 			if w[i] == "other" {
 				id = other
 			}
+			id.Dead = w[i] == "dead"
 			id.Index = uint32(transcript.Number(h.p.t, w[i+1]))
 			h.list = append(h.list, id)
 		}

@@ -122,7 +122,7 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 	if !d.born {
 		d.born, d.id, d.list.absent = true, ev.Identity, false
-		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
+		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 && !d.list.devices[i].Dead {
 			d.id = d.list.devices[i]
 		}
 		d.session.index = d.id.Index
@@ -139,8 +139,10 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 }
 
-// opening reports whether the state waits for an opening.
-func (d *DeviceLadder) opening() bool { return d.state == DeviceStarting || d.state == DeviceOpening }
+// opening reports whether the state waits for the opening of the session.
+func (d *DeviceLadder) opening() bool {
+	return d.session.op == d.op.id && (d.state == DeviceStarting || d.state == DeviceOpening)
+}
 
 // notOpened handles an opening that failed, or was abandoned. One that failed because of the
 // device is a failure of the device like any other, and a reset follows if there are means of
@@ -169,7 +171,7 @@ func (d *DeviceLadder) notOpened(c Class) {
 // identify returns whether the identity of the device is known. That of a device that was never
 // open is the first in the list.
 func (d *DeviceLadder) identify() bool {
-	if !d.born && len(d.list.devices) > 0 {
+	if !d.born && len(d.list.devices) > 0 && !d.list.devices[0].Dead {
 		d.born, d.id, d.list.absent = true, d.list.devices[0], false
 	}
 	return d.born

@@ -66,11 +66,11 @@ func (d *DeviceLadder) command(ev Command) {
 func (d *DeviceLadder) resettable() bool {
 	switch d.state { //nolint:exhaustive // the others are no part of a reset
 	case DeviceDropping:
-		return !d.reset.wanted && !d.list.absent
+		return !d.reset.wanted && !d.list.gone()
 	case DeviceOpening:
-		return d.rung != RungDevice && !d.list.absent
+		return d.rung != RungDevice && !d.list.gone()
 	}
-	return d.identify() && !d.list.absent
+	return d.identify() && !d.list.gone()
 }
 
 // suspend closes the device, if necessary after an opening or closing has ended. A device
@@ -158,7 +158,7 @@ func (d *DeviceLadder) healthy() {
 	}
 	d.rung = RungNone
 	d.budget.healthy(d.now)
-	d.wait, d.list.foreign = wait{}, nil
+	d.wait, d.list.foreign, d.list.dead = wait{}, nil, dead{}
 	d.check = checks{due: d.now.Add(checkEvery)}
 	if early := d.early; early != ReasonNone {
 		d.early = ReasonNone
@@ -252,6 +252,10 @@ func (d *DeviceLadder) overdue() {
 	case DevicePausing:
 		d.proceed(ReasonBackOff)
 	case DeviceWaiting:
+		if d.list.dead.spent(d.now) {
+			d.apply(deviceCauseFault, ReasonDeviceError)
+			return
+		}
 		why := ReasonRetry
 		if d.list.absent {
 			why = d.why

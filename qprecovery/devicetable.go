@@ -30,7 +30,8 @@ const (
 	DeviceOpening
 	// DeviceWaiting: it is closed and absent, or could not be reset or opened. It is tried
 	// when its entry in the list changes and every ten seconds, until the wait ends. After an
-	// opening that failed the pauses double from 0.1 s to 10 s.
+	// opening that failed the pauses double from 0.1 s to 10 s. A device that is present but dead
+	// is reset after a minute, then with pauses that double up to 5 min.
 	DeviceWaiting
 	// DeviceGivenUp: the wait is over. Only a command of the operator leaves this state.
 	DeviceGivenUp
@@ -134,6 +135,7 @@ var deviceRows = []deviceRow{
 	{DeviceOpening, deviceCauseFailed, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceOpening, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 
+	{DeviceWaiting, deviceCauseFault, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceWaiting, deviceCauseOrdered, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
 	{DeviceWaiting, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 	{DeviceWaiting, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},

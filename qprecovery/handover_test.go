@@ -56,7 +56,10 @@ func (h *host) handOver(t *testing.T) bool {
 		next.traffic = next.l.traffic.state
 		ifs = append(ifs, next)
 	}
-	h.ifs, h.todo = ifs, nil
+	h.ifs, h.todo, h.hung = ifs, nil, 0
+	for i := range ifs {
+		h.seen[i], h.holds[i] = 0, false
+	}
 	next := newDeviceWatcher(DeviceConfig{})
 	next.d, next.now, next.rung = InheritDeviceLadder(h.now, DeviceConfig{}, copyOf(t, device)), h.now, device.Rung
 	if next.waits = h.dev.waits; device.State != DeviceWaiting {
@@ -74,8 +77,9 @@ func (h *host) handOver(t *testing.T) bool {
 
 // attach starts the interfaces that are idle, as the shell does.
 func (h *host) attach() {
-	for _, w := range h.ifs {
+	for i, w := range h.ifs {
 		if w.l.State() == Idle && w.l.Device() == ViewUp && h.dev.d.State() == DeviceHealthy {
+			h.seen[i], h.holds[i] = h.dev.gen, true
 			h.apply(w, Attached{w.l.NextGen()})
 		}
 	}

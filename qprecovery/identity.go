@@ -15,6 +15,9 @@ type Identity struct {
 	Parent       string // netdev of a software device; "" of hardware
 	Index        uint32 // the kernel's device index, which differs between instances; 0 if unknown
 	Name         string // may change; not part of the identity
+	// Dead: the device is present on its bus and has a driver, but the kernel has no RDMA device of it,
+	// as after a recovery by the driver that has failed. It cannot be opened. Not part of the identity.
+	Dead bool
 }
 
 // Same reports whether two identities belong to the same device. A reset does not

@@ -28,6 +28,7 @@ type Ladder struct {
 	state   State
 	why     Reason // for which the state was entered
 	op      operation
+	former  uint64 // the last operation on an earlier session of the device
 	next    pending
 	gens    generations
 	device  DeviceView
@@ -181,7 +182,7 @@ func (l *Ladder) dispatch(now time.Time, ev Event) {
 	case DeviceDown:
 		l.deviceDown(now)
 	case DeviceUp:
-		l.device = ViewUp
+		l.device, l.former = ViewUp, l.op.id
 		l.apply(now, causeUp, ReasonDeviceBack)
 	case DeviceGaveUp:
 		l.device = ViewGivenUp
@@ -228,9 +229,16 @@ func (l *Ladder) order(now time.Time, ev Order) {
 	}
 }
 
-// done handles the result of the current operation; any other result is stale.
+// done handles the result of the current operation. Any other result is stale, except that a verb
+// that was stuck accuses the device even if the operation exceeded its limit first (R8).
 func (l *Ladder) done(now time.Time, ev Done) {
-	if !l.state.operating() || ev.Op != l.op.id {
+	c := classes[min(ev.Class, ClassIgnored)]
+	switch {
+	case l.state.operating() && ev.Op == l.op.id:
+	case c.cause == causeDevice && ev.Op > l.former:
+		l.apply(now, c.cause, c.reason)
+		return
+	default:
 		l.history.counts.Stale++
 		return
 	}
@@ -240,7 +248,7 @@ func (l *Ladder) done(now time.Time, ev Done) {
 	}
 	// An error of the CQ or the device, or a stuck verb (R8), is also applied as a cause of
 	// its own, because it reaches further than the QP.
-	if c := classes[min(ev.Class, ClassIgnored)]; scopes[c.cause] > ScopeQP {
+	if scopes[c.cause] > ScopeQP {
 		l.apply(now, c.cause, c.reason)
 	}
 	l.result(now, causeFailed)

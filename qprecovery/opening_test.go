@@ -301,3 +301,27 @@ func TestR16ResetsOfOthersAreNoFailures(t *testing.T) {
 		t.Errorf("%v after four resets that another daemon requested", st)
 	}
 }
+
+// An opening that is still unanswered when the next one begins does not become that one: if it succeeds,
+// its session is closed first (R20).
+func TestR20FormerOpeningIsNotTheNextOne(t *testing.T) {
+	s := newDeviceShell(DeviceConfig{})
+	hangs := false
+	s.open = func() (Class, bool) { return ClassSuccess, !hangs }
+	s.change(t, same)
+	s.run(t, time.Second)
+	hangs = true
+	s.do(t, Fault{Gen: s.w.d.gen, Class: ClassDeviceError})
+	s.run(t, time.Second)
+	s.w.d.rung = RungWait // so that an order is not merged into the reset
+	s.w.rung = RungWait
+	s.do(t, Command{1, DoReset}) // it waits for the opening
+	s.run(t, DefaultGrace+defaultResetLimit+dropMargin+RetryEvery/2)
+	hangs = false
+	s.do(t, ResetEnded{s.w.d.reset.pending, ResetHeld})
+	s.do(t, Opened{Op: s.hung, Identity: same})
+	s.run(t, 10*time.Second)
+	if st := s.w.d.State(); st != DeviceHealthy {
+		t.Error(st)
+	}
+}

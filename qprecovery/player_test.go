@@ -25,7 +25,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
 //	suspect [gen N] [since D] [events-lost] | checked [as CLASS] [gen N]
-//	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
+//	done [found STATE] [frozen] | failed [CLASS] | stale [CLASS] | order RUNG
 //	advance D                            time passes, with a Tick at each deadline
 //	stall D                              time passes without a Tick
 //	repeat N : INPUT ; INPUT...          prints only the last round
@@ -318,7 +318,7 @@ func (p *player) moreEvents(w []string) any {
 	case "failed":
 		return Done{Op: p.op, Class: named(p.t, append(w, "refused")[1], NumClass)}
 	case "stale":
-		return Done{Op: p.op - 1, State: hca.QPRTS}
+		return Done{Op: p.op - 1, Class: named(p.t, append(w, "success")[1], NumClass), State: hca.QPRTS}
 	}
 	p.t.Fatalf("unknown input %q", w)
 	return nil

@@ -1,6 +1,7 @@
 package qprecovery
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,16 +11,20 @@ import (
 )
 
 // host is a device with two interfaces, and a shell that passes events between the ladders
-// and executes their actions after a millisecond, with a result determined by fault.
+// and executes their actions after a millisecond, with a result determined by fault. The interfaces
+// look at the state of the device, so they miss states that are over before they look (R13).
 type host struct {
 	t      *rapid.T
 	now    time.Time
 	dev    *deviceWatcher
 	ifs    []*watcher
+	seen   []uint32 // by each interface: the session that it uses, or used last
+	holds  []bool   // each interface: that session
 	fault  func() bool
 	todo   []func() // pending answers
 	list   []Identity
 	resets uint64
+	hung   uint64 // the Open that is never answered; 0: none
 }
 
 func newHost(t *rapid.T, fault func() bool) *host {
@@ -28,7 +33,7 @@ func newHost(t *rapid.T, fault func() bool) *host {
 	h.device(Opened{Op: h.dev.opening, Identity: same})
 	for range 2 {
 		w := newWatcher()
-		h.ifs = append(h.ifs, w)
+		h.ifs, h.seen, h.holds = append(h.ifs, w), append(h.seen, h.dev.gen), append(h.holds, true)
 		h.apply(w, Attached{1})
 	}
 	return h
@@ -44,28 +49,43 @@ func (h *host) class() Class {
 // apply applies an event to an interface and notes its requests.
 func (h *host) apply(w *watcher, ev Event) {
 	w.now = h.now
-	op, asked := w.op, w.asked
+	i, op, asked, before := slices.Index(h.ifs, w), w.op, w.asked, w.l.State()
 	check(h.t, w.do(ev))
+	if s := w.l.State(); s == Idle || s == Detached || s == GivenUp || s == Asking && before == Starting { // the shell releases what it cannot start
+		h.holds[i] = false
+	}
 	if w.op != op && w.op != 0 {
 		d := Done{Op: w.op, Class: h.class(), State: hca.QPErr}
 		h.todo = append(h.todo, func() { h.apply(w, d) })
 	}
 	if w.asked != asked {
-		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason(), h.dev.d.gen}) })
+		a := Asked{w.l.Reason(), h.seen[i]}
+		h.todo = append(h.todo, func() { h.device(a) })
 	}
 }
 
-// device applies an event to the device's ladder, and reports changes of its
-// state to the interfaces.
+// device applies an event to the device's ladder.
 func (h *host) device(ev DeviceEvent) {
 	h.dev.now = h.now
-	before := h.dev.d.State()
 	check(h.t, h.dev.do(ev))
-	after := h.dev.d.State()
-	if before == DeviceHealthy && after != before {
-		h.applyAll(DeviceDown{})
+}
+
+// follow shows an interface the present state of the device, in the way of the recovery of package iface.
+func (h *host) follow(i int) {
+	for w := h.ifs[i]; ; {
+		up, knows := h.dev.d.State() == DeviceHealthy, w.l.Device()
+		switch {
+		case knows == ViewUp && (!up || h.seen[i] != h.dev.gen):
+			h.apply(w, DeviceDown{})
+		case knows != ViewUp && up && !h.holds[i]:
+			h.seen[i], h.holds[i] = h.dev.gen, true
+			h.apply(w, DeviceUp{})
+		case knows == ViewDown && h.dev.d.State() == DeviceGivenUp:
+			h.apply(w, DeviceGaveUp{})
+		default:
+			return
+		}
 	}
-	h.reportDevice(before, after)
 }
 
 // answerDevice gives the device's ladder one answer that it waits for. It returns false if
@@ -73,8 +93,13 @@ func (h *host) device(ev DeviceEvent) {
 func (h *host) answerDevice() bool {
 	d, reset := h.dev.d, &h.dev.d.reset
 	switch {
+	case h.dev.opening != 0 && h.hung == h.dev.opening:
+		return false
+	case h.dev.opening != 0 && h.fault():
+		h.hung = h.dev.opening
+		h.openFails()
 	case h.dev.opening != 0:
-		h.device(Opened{Op: h.dev.opening, Class: h.class(), Identity: same})
+		h.device(Opened{Op: h.dev.opening, Identity: same})
 	case h.dev.closing && h.ready():
 		h.device(Closed{h.dev.gen})
 	case h.dev.refresh != 0:
@@ -94,14 +119,11 @@ func (h *host) answerDevice() bool {
 	return true
 }
 
-// reportDevice reports to the interfaces that the device is back or was given up.
-func (h *host) reportDevice(before, after DeviceState) {
-	switch {
-	case before == after:
-	case after == DeviceHealthy:
-		h.applyAll(DeviceUp{})
-	case after == DeviceGivenUp:
-		h.applyAll(DeviceGaveUp{})
+// openFails answers an Open with an error of any class, or not at all.
+func (h *host) openFails() {
+	if c := Class(rapid.IntRange(0, int(NumClass)-1).Draw(h.t, "class of the opening")); c != ClassSuccess {
+		h.hung = 0
+		h.device(Opened{Op: h.dev.opening, Class: c})
 	}
 }
 
@@ -113,16 +135,11 @@ func (h *host) applyAll(ev Event) {
 
 // ready reports whether every interface has released the device.
 func (h *host) ready() bool {
-	for _, w := range h.ifs {
-		if s := w.l.State(); s != Idle && s != Detached && s != GivenUp {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(h.holds, true)
 }
 
 // tick advances the time by a millisecond, or to the next deadline if no answer
-// is pending.
+// is pending. Each interface looks at the device now and then.
 func (h *host) tick() {
 	h.now = h.now.Add(time.Millisecond)
 	todo := h.todo
@@ -130,8 +147,19 @@ func (h *host) tick() {
 	for _, answer := range todo {
 		answer()
 	}
-	if !h.answerDevice() && len(h.todo) == 0 && len(todo) == 0 {
-		h.now = h.nextDeadline()
+	answered := h.answerDevice()
+	for i := range h.ifs {
+		if rapid.IntRange(0, 5).Draw(h.t, "looks") == 0 {
+			h.follow(i)
+		}
+	}
+	if !answered && len(h.todo) == 0 && len(todo) == 0 {
+		for i := range h.ifs {
+			h.follow(i)
+		}
+		if len(h.todo) == 0 && !(h.dev.closing && h.ready()) {
+			h.now = h.nextDeadline()
+		}
 	}
 	h.applyAll(Tick{})
 	h.device(Tick{})
@@ -177,9 +205,9 @@ func (h *host) injectFault() {
 	}
 }
 
-// TestR06Together: a device and its two interfaces suffer random faults and randomly failing
-// verbs. Once these end, all become healthy: within the longest pauses or, after a give-up,
-// by a command.
+// TestR06Together: a device and its two interfaces suffer random faults, and verbs and openings that
+// fail or hang at random. Once these end, all become healthy within the longest pauses. Only after a
+// give-up that takes a command.
 func TestR06Together(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bad := true
@@ -193,9 +221,11 @@ func TestR06Together(t *testing.T) {
 		bad = false
 		h.list = []Identity{same}
 		h.device(Listed{Devices: h.list})
-		h.device(Command{1, DoRecover})
-		end := h.now.Add(resetPauseMost + pauseMost + DefaultGrace + time.Minute)
+		end := h.now.Add(resetPauseMost + pauseMost + DefaultGrace + openLimit + time.Minute)
 		for n := 0; !h.healthy() && !h.now.After(end) && n < 10_000; n++ {
+			if h.dev.d.State() == DeviceGivenUp {
+				h.device(Command{1, DoRecover})
+			}
 			h.tick()
 		}
 		if !h.healthy() {

@@ -20,6 +20,10 @@ type Options struct {
 	// for which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
 	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 0 means 5 s.
 	HostTimeout time.Duration
+	// HostStuck is an upper bound for the delay that this machine can cause in query_port,
+	// such as by a cleanup of many network namespaces under the rtnl lock; 0 means 1 minute.
+	// After each HostTimeout the device must answer another verb, or query_port is stuck.
+	HostStuck time.Duration
 	// OpenTimeout is how long opening the device may take, which pins memory and waits for
 	// the initialization of the driver; 0 means 10 s.
 	OpenTimeout time.Duration
@@ -42,6 +46,7 @@ const (
 	DefaultVerbTimeout = time.Second
 	DefaultAHTimeout   = 5 * time.Second
 	DefaultHostTimeout = 5 * time.Second
+	DefaultHostStuck   = time.Minute
 	DefaultOpenTimeout = 10 * time.Second
 	DefaultAHStuck     = time.Minute
 	DefaultMaxStuck    = 16
@@ -56,6 +61,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HostTimeout <= 0 {
 		o.HostTimeout = DefaultHostTimeout
+	}
+	if o.HostStuck <= 0 {
+		o.HostStuck = DefaultHostStuck
 	}
 	if o.OpenTimeout <= 0 {
 		o.OpenTimeout = DefaultOpenTimeout
@@ -135,7 +143,7 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
-	return ask(d, verb{name: "query_port", patience: d.opts.HostTimeout}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
+	return ask(d, verb{name: "query_port", patience: d.opts.HostTimeout, host: true}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 
 // WireBlocked implements [hca.WireReporter].

@@ -47,6 +47,10 @@
 //
 // [Open] gives open_device a limit in the same way. An opening that is abandoned counts as a zombie.
 //
+// Drivers may hold query_port back under a lock of the host (rtnl), which is no fault of the
+// device. So when query_port exceeds HostTimeout, the guard calls alloc_pd, and continues to wait
+// while that is answered, for up to Options.HostStuck (R7).
+//
 // The timeout is measured in quarters. A stall of this process, however long, consumes at
 // most one quarter, so it is not mistaken for a freeze of the device. Posts, Poll, Arm,
 // Wait and Wake are called directly, because they do not wait for hardware. If one of them

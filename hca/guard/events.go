@@ -84,7 +84,7 @@ func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	case <-ctx.Done():
 		p := newPatience(d.opts.VerbTimeout)
 		defer p.timer.Stop()
-		a = c.wait(d, nextEvent, p)
+		a = c.wait(d, verb{name: nextEvent}, p)
 	}
 	return a.val, a.err
 }

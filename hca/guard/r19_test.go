@@ -71,11 +71,10 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			call  func() error
 			bound time.Duration
 		}{
-			"query_port": {func() error { _, err := r.dev.QueryPort(1); return err }, 7 * time.Second},
-			"alloc_pd":   {func() error { _, err := r.dev.AllocPD(); return err }, 2 * time.Second},
-			"create_ah":  {func() error { _, err := r.pd.CreateAH(hca.AHSpec{}); return err }, 9 * time.Second},
-			"reg_mr":     {func() error { _, err := r.pd.AllocMR(64, 0); return err }, 7 * time.Second},
-			"modify_qp":  {func() error { return r.qp.Modify(hca.QPAttr{}, 0) }, 2 * time.Second},
+			"alloc_pd":  {func() error { _, err := r.dev.AllocPD(); return err }, 2 * time.Second},
+			"create_ah": {func() error { _, err := r.pd.CreateAH(hca.AHSpec{}); return err }, 9 * time.Second},
+			"reg_mr":    {func() error { _, err := r.pd.AllocMR(64, 0); return err }, 7 * time.Second},
+			"modify_qp": {func() error { return r.qp.Modify(hca.QPAttr{}, 0) }, 2 * time.Second},
 		} {
 			release := r.fake.stick(verb)
 			start := time.Now()
@@ -88,11 +87,44 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			synctest.Wait()
 			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
 		}
-		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 5, "guard_late_answers": 5})
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 4, "guard_late_answers": 4})
 		if err := r.dev.Err(); err != nil {
 			r.Error(err)
 		}
 	})
+}
+
+// A query_port that hangs, as behind the rtnl lock of the host, is stuck in the device only if another
+// verb hangs as well, or after much longer (R07).
+func TestR19QueryPortBehindALockOfTheHost(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		held        time.Duration // how long query_port hangs
+		deviceHangs bool
+		took        time.Duration
+		want        error
+	}{
+		{"lock is held", 40 * time.Second, false, 40 * time.Second, nil},
+		{"for ever", time.Hour, false, guard.DefaultHostStuck, hca.ErrStuck},
+		{"device hangs", time.Hour, true, guard.DefaultHostTimeout + guard.DefaultVerbTimeout, hca.ErrStuck},
+	} {
+		bubble(t, guard.Options{}, func(r *rig) {
+			release := r.fake.stick("query_port")
+			time.AfterFunc(c.held, release)
+			if c.deviceHangs {
+				defer r.fake.stick("alloc_pd")()
+			}
+			start := time.Now()
+			_, err := r.dev.QueryPort(1)
+			if took := time.Since(start); took != c.took || !errors.Is(err, c.want) {
+				r.Errorf("%s: %v after %v, want %v after %v", c.name, err, took, c.want, c.took)
+			}
+			if err := r.dev.Err(); err != nil {
+				r.Errorf("%s: %v", c.name, err)
+			}
+			time.Sleep(2 * time.Hour)
+		})
+	}
 }
 
 // When the device fails, the callers of all stuck verbs return immediately.
@@ -178,18 +210,18 @@ func TestR19StuckRelease(t *testing.T) {
 // device.
 func TestR19StuckVerbsAreBounded(t *testing.T) {
 	bubble(t, guard.Options{MaxStuck: 3}, func(r *rig) {
-		release := r.fake.stick("query_port")
+		release := r.fake.stick("query_qp")
 		for i := range 4 {
 			if r.dev.Err() != nil {
 				r.Errorf("failed after %d verbs", i)
 			}
-			_, err := r.dev.QueryPort(1)
-			r.wantErr(err, hca.ErrIO, "query port")
+			_, err := r.qp.Query()
+			r.wantErr(err, hca.ErrIO, "query QP")
 		}
 		r.wantErr(r.dev.Err(), hca.ErrIO, "device")
 		for range 100 {
-			_, err := r.dev.QueryPort(1)
-			r.wantErr(err, hca.ErrIO, "query port")
+			_, err := r.qp.Query()
+			r.wantErr(err, hca.ErrIO, "query QP")
 		}
 		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 3, "guard_verbs_stuck": 3})
 		release()

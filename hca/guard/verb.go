@@ -2,6 +2,7 @@ package guard
 
 import (
 	"cmp"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ type verb struct {
 	on       []*object     // the objects that it uses; they are not closed in the backend until it returns
 	patience time.Duration // the timeout; 0 means Options.VerbTimeout
 	peer     bool          // it may wait for a peer, for up to Options.AHStuck
+	host     bool          // it may wait for a lock of the host, for up to Options.HostStuck
 }
 
 // places returns the channel that limits verbs like v. Verbs that wait for peers have their
@@ -76,7 +78,7 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 		d.drop(v.on)
 		d.leave()
 	}()
-	return c.wait(d, v.name, p)
+	return c.wait(d, v, p)
 }
 
 // admit waits for a place among the verbs in the backend. If there is none within the
@@ -143,20 +145,37 @@ func (c *flight[T]) land(d *Device, a answer[T]) bool {
 	return false
 }
 
-// wait returns the answer, or abandons the call when the timeout expires or the device fails.
-func (c *flight[T]) wait(d *Device, name string, p *patience) answer[T] {
-	for {
+// wait returns the answer, or abandons the call when the timeout expires or the device fails. The
+// timeout of a verb that may wait for a lock of the host begins again while the device answers
+// another verb, which needs no such lock.
+func (c *flight[T]) wait(d *Device, v verb, p *patience) answer[T] {
+	for excuses := d.opts.HostStuck/d.opts.HostTimeout - 1; ; {
 		select {
 		case a := <-c.answered:
 			return a
 		case <-d.dead:
-			return c.abandon(d, name, d.Err())
+			return c.abandon(d, v.name, d.Err())
 		case <-p.timer.C:
-			if p.spent() {
-				return c.abandon(d, name, hca.ErrStuck)
+			switch {
+			case !p.spent():
+			case v.host && excuses > 0 && d.answers():
+				excuses--
+				p.restart()
+			default:
+				return c.abandon(d, v.name, hca.ErrStuck)
 			}
 		}
 	}
+}
+
+// answers reports whether the device answers alloc_pd: a command to the firmware of hardware, for which
+// no driver takes a lock that others hold for long, as rtnl.
+func (d *Device) answers() bool {
+	pd, err := d.AllocPD()
+	if err == nil {
+		err = pd.Close()
+	}
+	return d.Err() == nil && !errors.Is(err, hca.ErrStuck)
 }
 
 // abandon gives the call up, unless the answer has just arrived.
@@ -183,6 +202,12 @@ type patience struct {
 func newPatience(timeout time.Duration) *patience {
 	q := timeout / quarters
 	return &patience{timer: time.NewTimer(q), quarter: q, left: quarters}
+}
+
+// restart begins the timeout again once it is spent.
+func (p *patience) restart() {
+	p.left = quarters
+	p.timer.Reset(p.quarter)
 }
 
 // spent counts an expiry of the timer and reports whether it was the last.

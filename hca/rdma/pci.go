@@ -58,13 +58,19 @@ func (f *Function) Rebind() error {
 // Probe binds a function without a driver to the driver that matches it. A Rebind or
 // Reset that was cut short leaves a function without a driver. Errors: [ErrUnbound].
 func (f *Function) Probe() error {
-	if _, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver")); err == nil {
+	if f.Bound() {
 		return nil
 	}
 	if err := f.write(pciProbe, f.addr); err != nil {
 		return fmt.Errorf("%w; %w", err, ErrUnbound)
 	}
 	return nil
+}
+
+// Bound reports whether the function has a driver.
+func (f *Function) Bound() bool {
+	_, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver"))
+	return err == nil
 }
 
 // CanReset reports whether the kernel has a method to reset this function alone.

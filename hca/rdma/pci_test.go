@@ -57,6 +57,13 @@ func TestFunctionIsReboundAndReset(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
 		}
 	}
+	if !f.Bound() {
+		t.Error("the function has no driver")
+	}
+	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
+	if f.Bound() {
+		t.Error("the function has a driver that was removed")
+	}
 	if got, want := f.Netdevs(), []string{"ens4", "eth1"}; !slices.Equal(got, want) {
 		t.Errorf("netdevs %v, want %v", got, want)
 	}

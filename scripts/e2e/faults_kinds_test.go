@@ -140,10 +140,10 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	}
 }
 
-// hangingDevice makes the verb hang that checks the device as a whole. Interfaces do not
-// call it.
+// hangingDevice makes the verbs hang that check the device as a whole. Interfaces do not
+// call them.
 func hangingDevice(_ *testing.T, p *pair) {
-	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "query_port"})
+	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "query_port"}, faultRequest{Kind: "verb_hangs", Verb: "alloc_pd"})
 }
 
 // blocking is how long the underlay accepts no packets: longer than the freeze detector

@@ -78,6 +78,9 @@ const (
 // uses a resource that it needs. It may become free.
 var ErrBusy = errors.New("in use by another process")
 
+// ErrBroken means that an HCA cannot be opened because it does not work. A reset may help.
+var ErrBroken = errors.New("the device does not work")
+
 // Options are the parameters of New that are not configuration.
 type Options struct {
 	AllowFaults bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -52,22 +53,27 @@ func TestSoftHCAIsBusyWhileItsPortIsTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	ns, _ := nstest.Pair(t, 1500)
-	ns.Do(func() {
-		other, err := udp.Open(udp.Config{Netdev: nstest.Dev})
-		must(t, err)
-		s, err := New(t.Context(), config.Device{Name: "soft", HCA: config.SoftHCA, Soft: config.Soft{Underlay: nstest.Dev}}, Options{Log: slog.New(slog.DiscardHandler)})
-		must(t, err)
-		if guid, err := s.Probe(1); !errors.Is(err, ErrBusy) || guid == (hca.GUID{}) {
-			t.Errorf("Probe: %v, %v, want a GUID and ErrBusy", guid, err)
+	for _, args := range []string{
+		"link add " + nstest.Dev + " type veth peer name peer0", "link set peer0 up",
+		"addr add 192.0.2.1/24 dev " + nstest.Dev, "link set " + nstest.Dev + " up",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
 		}
-		_, err = s.Open(context.Background())
-		if !errors.Is(err, ErrBusy) || !errors.Is(err, udp.ErrPortTaken) || !strings.Contains(err.Error(), ": UDP port 4791: port taken by ") {
-			t.Errorf("Open: %v, want ErrBusy, and who has the port", err)
-		}
-		must(t, other.Close())
-		dev, err := s.Open(context.Background())
-		must(t, err)
-		must(t, errors.Join(dev.Close(), s.Close()))
-	})
+	}
+	other, err := udp.Open(udp.Config{Netdev: nstest.Dev})
+	must(t, err)
+	s, err := New(t.Context(), config.Device{Name: "soft", HCA: config.SoftHCA, Soft: config.Soft{Underlay: nstest.Dev}}, Options{Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	if guid, err := s.Probe(1); !errors.Is(err, ErrBusy) || guid == (hca.GUID{}) {
+		t.Errorf("Probe: %v, %v, want a GUID and ErrBusy", guid, err)
+	}
+	_, err = s.Open(context.Background())
+	if !errors.Is(err, ErrBusy) || !errors.Is(err, udp.ErrPortTaken) || !strings.Contains(err.Error(), ": UDP port 4791: port taken by ") {
+		t.Errorf("Open: %v, want ErrBusy, and who has the port", err)
+	}
+	must(t, other.Close())
+	dev, err := s.Open(context.Background())
+	must(t, err)
+	must(t, errors.Join(dev.Close(), s.Close()))
 }

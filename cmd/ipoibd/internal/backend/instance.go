@@ -7,28 +7,49 @@ import (
 	"sync"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
+	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 	"ipoibd/ud/port"
 )
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
 // derived, and checks that interfaces can use the given ports. It returns the GUID also with
-// ErrBusy, after which the device tries again to open the HCA.
+// ErrBusy and ErrBroken, after which the device tries again to open the HCA.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {
 		return hca.GUID{}, err
 	}
-	dev, err := s.hca.Open(id)
-	if err != nil {
-		return id.PortGUID, err
+	err = resetlock.Use(s.locks(id), func() error {
+		dev, err := guard.Open(context.Background(), func(context.Context) (hca.Device, error) { return s.hca.Open(id) }, guard.Options{})
+		if err != nil {
+			return err
+		}
+		for _, num := range ports {
+			err = errors.Join(err, checkPort(dev, num))
+		}
+		return errors.Join(err, dev.Close())
+	})
+	switch {
+	case errors.Is(err, resetlock.ErrResetting):
+		err = &busyError{err}
+	case qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err).NeedsReset():
+		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
-	for _, num := range ports {
-		err = errors.Join(err, checkPort(dev, num))
-	}
-	return id.PortGUID, errors.Join(err, dev.Close())
+	return id.PortGUID, err
+}
+
+// locks describes the locks by which processes share the HCA.
+func (s *Slot) locks(id qprecovery.Identity) resetlock.Config {
+	sharing := s.Sharing()
+	return resetlock.Config{Dir: sharing.Dir, Log: s.log, Config: reset.Config{Device: reset.Device{
+		NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: sharing.Means,
+	}}}
 }
 
 // Look returns the GUID of port 1 without opening the HCA. It returns hca.ErrNoDevice if the HCA is absent.
@@ -68,6 +89,9 @@ func checkPort(dev hca.Device, num uint8) error {
 func (s *Slot) Open(context.Context) (hca.Device, error) {
 	s.retire()
 	id, err := s.look()
+	if err == nil && id.Dead {
+		err = fmt.Errorf("the kernel has no RDMA device of it: %w", hca.ErrNoDevice)
+	}
 	if err != nil {
 		return nil, err
 	}

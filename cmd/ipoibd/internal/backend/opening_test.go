@@ -2,7 +2,10 @@ package backend
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -25,6 +28,67 @@ func TestR25OpeningThatFails(t *testing.T) {
 			if took := time.Since(begin); k.did() != resets || took > 11*time.Second {
 				t.Errorf("%v: %d resets, open after %v; want %d", kind, k.did(), took, resets)
 			}
+		})
+	}
+}
+
+// A device that does not work at the start of the daemon does not end the start: it is reset, although it
+// was never open.
+func TestR25DeviceThatIsBrokenAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.broken = true
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg, 1)
+		if !errors.Is(err, ErrBroken) || d.portGUID != rxeGUID {
+			t.Errorf("Probe: GUID %v, %v, want a GUID and ErrBroken", d.portGUID, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
+		await(t, d, isOpen)
+		if k.did() != 1 {
+			t.Errorf("%d resets, want 1", k.did())
+		}
+		cancel()
+		run.Wait()
+	})
+}
+
+// The driver of hardware has taken the RDMA device away, and its PCI function is present: the device is
+// not unplugged, and is reset after a minute, if there are means of a reset.
+func TestR25DeviceThatTheKernelHasTakenAway(t *testing.T) {
+	for _, how := range []config.Reset{config.ResetPCI, config.ResetNone} {
+		cfg := realConfig()
+		cfg.Reset = how
+		hardware := rxe("rxe0", 0, rxeGUID)
+		hardware.Parent = ""
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, hardware)
+			d, err := k.newReal(cfg, 1)
+			must(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			var run sync.WaitGroup
+			run.Go(func() { d.slot.Run(ctx, d.Run) })
+			await(t, d, isOpen)
+			k.become()
+			time.Sleep(50 * time.Second)
+			if s := d.Status(); s.Dead != (how == config.ResetPCI) || k.function.did != "" {
+				t.Errorf("%v: dead %t, did %q within 50 s", how, s.Dead, k.function.did)
+			}
+			k.function.resets = func(string) {
+				again := hardware
+				again.Index++
+				k.become(again)
+			}
+			time.Sleep(30 * time.Second)
+			if open := d.View().Session != nil; open != (how == config.ResetPCI) {
+				t.Errorf("%v: open %t, did %q", how, open, k.function.did)
+			}
+			cancel()
+			run.Wait()
 		})
 	}
 }

@@ -78,6 +78,11 @@ func (h *realHCA) Find() (qprecovery.Identity, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d, ok := h.choose(devices)
+	if !ok && h.dead() {
+		id := h.identity(h.last)
+		id.Dead = true
+		return id, nil
+	}
 	if !ok {
 		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
 	}
@@ -86,6 +91,21 @@ func (h *realHCA) Find() (qprecovery.Identity, error) {
 		h.last = d
 	}
 	return id, nil
+}
+
+// dead reports whether the PCI function of the known device is present and has a driver that has
+// registered no RDMA device, although a reset may help. h.mu is held.
+func (h *realHCA) dead() bool {
+	resets := h.cfg.Reset == config.ResetDriver || h.cfg.Reset == config.ResetPCI
+	if !resets || h.known == (qprecovery.Identity{}) || h.last.Parent != "" {
+		return false
+	}
+	f, err := h.kernel.function(h.last.PCIAddr)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return f.Bound()
 }
 
 // own returns the known device, or an error if only another device has its name. If none is known,

@@ -49,6 +49,7 @@ type fakeKernel struct {
 	log     strings.Builder
 	warned  string // the log at the last reset
 	lists   int
+	broken  bool // no device opens before the first reset
 }
 
 // Write stores the log.
@@ -186,6 +187,9 @@ func (k *fakeKernel) openHCA(name string) (hca.Device, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.opened = append(k.opened, name)
+	if k.broken && len(k.resets) == 0 {
+		return nil, &hca.VerbError{Verb: "open_device", On: name, Err: hca.ErrIO}
+	}
 	dev, err := soft.Open(soft.Config{
 		Name: name, GUID: hca.GUID{7: 9}, // a driver may not know the GUID
 		Transport: k.fabric.Attach(fmt.Sprintf("eth%d", len(k.opened)), 1500, netip.MustParseAddr("10.0.0.1")),

@@ -169,6 +169,7 @@ func othersOf(users []rdma.User) (names []string) {
 
 // function is what a reset needs of an rdma.Function.
 type function interface {
+	Bound() bool
 	CanReset() bool
 	Rebind() error
 	Reset() error

@@ -228,6 +228,7 @@ type fakeFunction struct {
 	resets        func(what string) // called before a reset; nil: nothing
 }
 
+func (f *fakeFunction) Bound() bool    { return true }
 func (f *fakeFunction) CanReset() bool { return !f.fixed }
 func (f *fakeFunction) Close() error   { return nil }
 

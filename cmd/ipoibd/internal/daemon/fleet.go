@@ -71,7 +71,7 @@ type managed struct {
 	name     string
 	slot     *backend.Slot
 	portGUID hca.GUID
-	busy     bool    // another process used the HCA, or its UDP port, when it was constructed
+	busy     bool    // another process used the HCA, or its UDP port, or it did not work, when it was constructed
 	run      routine // of Run
 	before   counted // by other processes
 }
@@ -100,7 +100,7 @@ func (d *daemon) newDevice(ctx context.Context, c config.Device, interfaces []co
 	} else {
 		guid, err = slot.Look()
 	}
-	busy := errors.Is(err, backend.ErrBusy) // the device tries again
+	busy := errors.Is(err, backend.ErrBusy) || errors.Is(err, backend.ErrBroken) // the device tries again
 	if err != nil && !busy {
 		return nil, errors.Join(err, slot.Close())
 	}

@@ -68,7 +68,7 @@
 //	closing   | 1 per session      | the release by the users, or their being abandoned
 //	reset     | at most 1          | the return of Config.Reset or Complete
 //	list      | at most 1          | the answer of the Lister
-//	check     | 1 per session      | the port's answer, or after 5 s
+//	check     | 1 per session      | the ports' answers, or after a minute
 //
 // They report to Run by messages. A call of the Opener that is stuck is abandoned and counts as
 // a zombie (package guard). An HCA that it returns too late is closed, and so is an HCA other

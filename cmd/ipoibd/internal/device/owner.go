@@ -354,6 +354,8 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 		return View{Err: fmt.Errorf("device %s fails again after each reset; pausing before it is opened again; 'ipoibd recover' opens it now", name)}
 	case s.Rung != qprecovery.RungWait:
 		return View{Err: fmt.Errorf("device %s is being reset: %s", name, s.Reason)}
+	case s.Dead:
+		return View{Err: fmt.Errorf("the kernel has no RDMA device of %s, although its PCI function is present; waiting for its driver, then resetting it", name)}
 	case !s.Listed && o.cfg.Underlay != "":
 		return View{Err: fmt.Errorf("device %s is lost; waiting for it to come back on %s", name, o.cfg.Underlay)}
 	case !s.Listed:

@@ -58,8 +58,9 @@ func TestR25Triggers(t *testing.T) {
 		"unresponsive": {
 			func(b *bench) {
 				b.slot.inject(b.t, faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
+				b.slot.inject(b.t, faults.Fault{Kind: faults.VerbHangs, Verb: "alloc_pd"})
 				b.slot.port.SetUp(false)
-				time.Sleep(guard.DefaultHostTimeout)
+				time.Sleep(guard.DefaultHostTimeout + verbTimeout)
 			},
 			device(qprecovery.ReasonVerbStuck),
 		},

@@ -44,7 +44,7 @@ func BenchmarkSteering(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := newSteering(b, 4)
-			benchmark(b, s.FD(), append(make([]byte, 14), c.frame...))
+			benchmark(b, s, append(make([]byte, 14), c.frame...))
 		})
 	}
 }
@@ -64,7 +64,7 @@ func BenchmarkTAP(b *testing.B) {
 						tap.set(unix.TUNSETFILTEREBPF, newFilter(b).FD())
 					}
 					if programs == "filter and steering" {
-						tap.set(unix.TUNSETSTEERINGEBPF, newSteering(b, 2).FD())
+						tap.set(unix.TUNSETSTEERINGEBPF, newSteering(b, 2))
 					}
 					const batch = 64
 					for n := 0; b.Loop(); n++ {

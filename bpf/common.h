@@ -10,8 +10,6 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define ROCE_PORT 4791 /* RoCEv2 annex A17.3.1 */
-
 #define IP_MORE_FRAGMENTS 0x2000 /* RFC 791, section 3.1 */
 #define IP_OFFSET 0x1fff
 
@@ -21,17 +19,6 @@
 #define PROTO_FRAGMENT 44 /* RFC 8200, section 4.5 */
 #define PROTO_SCTP 132
 #define PROTO_UDPLITE 136
-
-/* Each program keeps its counts in one element of a per-CPU array, so it needs only one
- * look-up. The programs run with bottom halves disabled, so nothing else on the CPU
- * changes the element at the same time. */
-#define COUNTS(kind)                                                                               \
-	struct {                                                                                   \
-		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                           \
-		__uint(max_entries, 1);                                                            \
-		__type(key, __u32);                                                                \
-		__type(value, kind);                                                               \
-	} counts SEC(".maps")
 
 /* bucket returns the bucket of a value in a histogram: 0 for the value 0, n for the values
  * 2^(n-1) to 2^n-1. Larger values share the last bucket. */

@@ -1,5 +1,5 @@
-// Package bpf contains the daemon's eBPF programs. Each is optional: without it, the daemon
-// does the same work itself, or lacks the feature. The package loads programs, reads their
+// Package bpf contains the daemon's eBPF programs. They are optional: without them, the daemon
+// does the same work itself, or the kernel does. The package loads programs, reads their
 // counts, and returns descriptors as plain integers. It imports no other package of this module.
 //
 // # Programs
@@ -14,29 +14,40 @@
 // wake-up latency. The timestamp is one word of memory that the reader maps, so the reader
 // makes no system call for it, and the filter takes it only while the reader waits.
 //
-// [Steering] selects the queue of a TAP for a frame (TUNSETSTEERINGEBPF). A flow keeps its
+// The program of [Programs.Steering] selects the queue of a TAP for a frame (TUNSETSTEERINGEBPF). A flow keeps its
 // queue, so its frames stay in order and can form trains. A flow is identified by its
 // addresses, protocol and ports; fragments, and IPv6 packets with extension headers, only by
 // their addresses. The kernel would otherwise select the queue through which the daemon wrote
 // the frames of the opposite direction.
 //
+// # Privileges
+//
+// Loading programs needs capabilities with which a process can read all memory of the machine. Using
+// loaded ones needs neither these nor bpf(2). So [Load] returns only descriptors, which a process may
+// pass to the program that it executes after it has given up its privileges, and [Open] makes
+// [Programs] of them there. The process can load no more later. A filter is therefore a program of
+// seven instructions for each TAP, of which Load loads as many as it is asked for; they continue, by
+// a tail call, in the one that does the work.
+//
 // # Lifetime
 //
-// An attached program and its maps stay alive after their descriptors are closed: the TAP, the
-// socket or the netdev holds a reference. A TAP outlives its daemon, and so do its two
+// An attached program and its maps stay alive after their descriptors are closed, because the TAP
+// holds a reference. But the map by which a filter finds the program that does the work becomes empty
+// when no process has it open. Then the filter passes every frame. A TAP outlives its daemon, and so do its two
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
 // exits must remove its own. Package link does both.
 //
 // # Counts
 //
-// A program keeps its counts in one element of a per-CPU array, without atomic operations.
-// A [Histogram] has a bucket for each power of two.
+// The filters keep their counts in a mapped array with an element for each CPU of each filter, which
+// they change without atomic operations. A per-CPU array could not be mapped. A [Histogram] has a bucket for each power of two.
 //
 // # Building
 //
 // `make generate` compiles the C files with clang, for little-endian machines (the daemon builds for
-// amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are committed, so building the daemon does not
-// require clang; a test checks that they are up to date. The programs use only structures of
+// amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are
+// committed, so building the daemon does not require clang; a test checks that they are up to date.
+// The programs use only structures of
 // the kernel's user-space API, so they do not need the type information (BTF) of the running
 // kernel. They load on Linux 5.8 and later; tests run them on the host's kernel, and in guests
 // with Linux 6.1 and 6.12.

@@ -1,13 +1,10 @@
 package bpf
 
 import (
-	"errors"
-	"fmt"
 	"math/bits"
 	"os"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +24,7 @@ const (
 	NumKind
 )
 
-// FilterCounts are the counts of a filter since it was loaded.
+// FilterCounts are the counts of a filter since [Programs.Filter] returned it.
 type FilterCounts struct {
 	Kinds [NumKind]uint64
 	// Segments and Bytes are distributions of the passed frames: by the number of segments
@@ -41,50 +38,51 @@ type FilterCounts struct {
 	Waited time.Duration
 }
 
-// waitBuckets is the length of FilterCounts.Waits: the last bucket begins at 2^30 ns, a second.
-const waitBuckets = 32
+// Lengths of the histograms. The last bucket of waits begins at 2^30 ns, a second.
+const (
+	segmentBuckets = len(filterFilterCounts{}.Segments)
+	byteBuckets    = len(filterFilterCounts{}.Bytes)
+	waitBuckets    = 32
+)
 
 // Filter is a program for TUNSETFILTEREBPF.
 type Filter struct {
-	objects filterObjects
-	page    []byte         // the map "waiting"
-	since   *atomic.Uint64 // its element
-	clock   clock
-	waits   [waitBuckets]atomic.Uint64
-	waited  atomic.Uint64 // ns
+	of     *Programs
+	slot   int
+	closed atomic.Bool
+	waits  [waitBuckets]atomic.Uint64
+	waited atomic.Uint64 // ns
 }
 
-// NewFilter loads a filter. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
-func NewFilter() (*Filter, error) {
-	spec, err := loadFilter()
-	if err != nil {
-		return nil, err
+// notWaiting is the value of filterFilterWait.Since while no reader waits. Zero means that one waits,
+// and no frame has passed yet.
+const notWaiting = 1
+
+// since returns the time at which the first frame for the waiting reader passed.
+func (f *Filter) since() *uint64 { return &f.of.waiting[f.slot].Since }
+
+// counted returns the counts of each CPU.
+func (f *Filter) counted() []filterFilterCounts {
+	return f.of.counts[f.slot*f.of.cpus : (f.slot+1)*f.of.cpus]
+}
+
+func (f *Filter) reset() {
+	cpus := f.counted()
+	for i := range cpus {
+		cpus[i] = filterFilterCounts{}
 	}
-	f := new(Filter)
-	if err := load("filter", spec, &f.objects, nil); err != nil {
-		return nil, err
-	}
-	f.page, err = unix.Mmap(f.objects.Waiting.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err == nil {
-		f.clock, err = newClock()
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare the eBPF filter: %w", err), f.Close())
-	}
-	f.since = (*atomic.Uint64)(unsafe.Pointer(&f.page[0]))
-	f.since.Store(1) // no one waits
-	return f, nil
+	atomic.StoreUint64(f.since(), notWaiting)
 }
 
 // Waits records that the reader of the TAP found no frame and is about to wait. Only the reader
 // may call it, until Close.
-func (f *Filter) Waits() { f.since.Store(0) }
+func (f *Filter) Waits() { atomic.StoreUint64(f.since(), 0) }
 
 // Woke records that the reader has read a frame for which it waited. A frame that passed before
 // Waits was called is not measured.
 func (f *Filter) Woke() {
-	if since := f.since.Swap(1); since > 1 {
-		waited := f.clock.now() - since
+	if since := atomic.SwapUint64(f.since(), notWaiting); since > notWaiting {
+		waited := f.of.clock.now() - since
 		f.waits[min(bits.Len64(waited), waitBuckets-1)].Add(1)
 		f.waited.Add(waited)
 	}
@@ -104,33 +102,39 @@ func newClock() (clock, error) {
 
 func (c clock) now() uint64 { return c.at + uint64(time.Since(c.start)) }
 
-// FD returns the descriptor of the program, which is valid until Close. A TAP to which it is
-// attached keeps the program.
-func (f *Filter) FD() int { return f.objects.Filter.FD() }
+// FD returns the descriptor of the program, which belongs to the [Programs].
+func (f *Filter) FD() int { return f.of.filters[f.slot] }
 
 // Counts returns the counts. Any goroutine may call it until Close.
-func (f *Filter) Counts() (out FilterCounts, err error) {
-	sum, err := readCounts(f.objects.Counts, func(sum, cpu *filterFilterCounts) {
-		addTo(sum.Verdicts[:], cpu.Verdicts[:])
-		addTo(sum.Segments[:], cpu.Segments[:])
-		addTo(sum.Bytes[:], cpu.Bytes[:])
-	})
-	out = FilterCounts{Kinds: sum.Verdicts, Segments: sum.Segments[:], Bytes: sum.Bytes[:], Waits: make(Histogram, waitBuckets)}
-	for i := range f.waits {
-		out.Waits[i] = f.waits[i].Load()
+func (f *Filter) Counts() FilterCounts {
+	c := FilterCounts{Segments: make(Histogram, segmentBuckets), Bytes: make(Histogram, byteBuckets), Waits: make(Histogram, waitBuckets)}
+	cpus := f.counted()
+	for i := range cpus {
+		cpu := &cpus[i]
+		addTo(c.Kinds[:], cpu.Verdicts[:])
+		addTo(c.Segments, cpu.Segments[:])
+		addTo(c.Bytes, cpu.Bytes[:])
 	}
-	out.Waited = time.Duration(f.waited.Load())
-	return out, err
+	for i := range f.waits {
+		c.Waits[i] = f.waits[i].Load()
+	}
+	c.Waited = time.Duration(f.waited.Load())
+	return c
 }
 
-// Close releases the program and its counts. Idempotent.
-func (f *Filter) Close() error {
-	var err error
-	if f.page != nil {
-		err, f.page = unix.Munmap(f.page), nil
+// addTo adds the counts of one CPU, which the program changes meanwhile, to a sum.
+func addTo(sum, cpu []uint64) {
+	for i := range cpu {
+		sum[i] += atomic.LoadUint64(&cpu[i])
 	}
-	if err := errors.Join(err, f.objects.Close()); err != nil {
-		return fmt.Errorf("close the eBPF filter: %w", err)
+}
+
+// Close gives the filter back for another TAP. It must not be attached any more. Idempotent.
+func (f *Filter) Close() {
+	if f.closed.Swap(true) {
+		return
 	}
-	return nil
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.free = append(f.of.free, f.slot)
 }

@@ -18,6 +18,13 @@ type filterFilterCounts struct {
 	Verdicts [7]uint64
 	Segments [12]uint64
 	Bytes    [18]uint64
+	_        [24]byte
+}
+
+type filterFilterWait struct {
+	_     structs.HostLayout
+	Since uint64
+	_     [56]byte
 }
 
 // Names of all BPF objects in the ELF.
@@ -27,6 +34,7 @@ const (
 	filterMapCounts  = "counts"
 	filterMapWaiting = "waiting"
 	filterProgFilter = "filter"
+	filterVarCpus    = "cpus"
 )
 
 // loadFilter returns the embedded CollectionSpec for filter.
@@ -86,6 +94,7 @@ type filterMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type filterVariableSpecs struct {
+	Cpus *ebpf.VariableSpec `ebpf:"cpus"`
 }
 
 // filterObjects contains all objects after they have been loaded into the kernel.
@@ -123,6 +132,7 @@ func (m *filterMaps) Close() error {
 //
 // It can be passed to loadFilterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type filterVariables struct {
+	Cpus *ebpf.Variable `ebpf:"cpus"`
 }
 
 // filterPrograms contains all programs after they have been loaded into the kernel.

@@ -3,8 +3,10 @@ package bpf_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math/bits"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,11 +16,32 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
+// programs are those of all tests. There are few, so that filters are used again.
+var programs = sync.OnceValues(func() (*bpf.Programs, error) {
+	fds, err := bpf.Load(3)
+	if err != nil {
+		return nil, err
+	}
+	return bpf.Open(fds)
+})
+
+// load loads programs with a number of filters.
+func load(tb testing.TB, filters int) (p *bpf.Programs, fds []int) {
+	tb.Helper()
+	fds, err := bpf.Load(filters)
+	must(tb, err)
+	p, err = bpf.Open(fds)
+	must(tb, err)
+	return p, fds
+}
+
 func newFilter(tb testing.TB) *bpf.Filter {
 	tb.Helper()
-	f, err := bpf.NewFilter()
+	p, err := programs()
 	must(tb, err)
-	tb.Cleanup(func() { must(tb, f.Close()) })
+	f, err := p.Filter()
+	must(tb, err)
+	tb.Cleanup(f.Close)
 	return f
 }
 
@@ -89,8 +112,7 @@ func TestFilterOnTAP(t *testing.T) {
 			fd = f.FD()
 		}
 		tap.set(unix.TUNSETFILTEREBPF, fd)
-		before, err := f.Counts()
-		must(t, err)
+		before := f.Counts()
 		for i := range frames {
 			must(t, tap.send(frames[i]))
 		}
@@ -108,8 +130,7 @@ func TestFilterOnTAP(t *testing.T) {
 		if len(got) != want {
 			t.Errorf("filter %t: %d frames arrived, want %d", on, len(got), want)
 		}
-		after, err := f.Counts()
-		must(t, err)
+		after := f.Counts()
 		for k := range after.Kinds {
 			var sent uint64
 			for _, c := range kindsOfFrames {
@@ -144,8 +165,7 @@ func TestFilterPassesLargeFrames(t *testing.T) {
 	if len(got) != 1 || len(got[0]) != len(frame) {
 		t.Fatalf("%d frames arrived, want one of %d bytes", len(got), len(frame))
 	}
-	counts, err := f.Counts()
-	must(t, err)
+	counts := f.Counts()
 	if counts.Segments[bits.Len(uint(20))] != 1 || counts.Bytes[bits.Len(uint(len(frame)))] != 1 {
 		t.Errorf("%+v: want a frame of 20 segments and one of %d bytes", counts, len(frame))
 	}
@@ -176,8 +196,7 @@ func TestFilterMeasuresWaits(t *testing.T) {
 		longest = max(longest, time.Since(start))
 		f.Woke()
 	}
-	c, err := f.Counts()
-	must(t, err)
+	c := f.Counts()
 	var sum uint64
 	for n, count := range c.Waits {
 		sum += count
@@ -190,33 +209,129 @@ func TestFilterMeasuresWaits(t *testing.T) {
 	}
 }
 
-// A program stays attached when its descriptor is closed: only the TAP can remove it.
-func TestFilterOutlivesItsDescriptor(t *testing.T) {
+// A filter that is given back is used again, with counts of zero. Each counts its own frames.
+func TestFiltersAreUsedAgain(t *testing.T) {
+	const n = 2
+	p, _ := load(t, n)
+	var all []*bpf.Filter
+	for i := range n {
+		f, err := p.Filter()
+		must(t, err)
+		all = append(all, f)
+		for range i + 1 {
+			testRun(t, f.FD(), ether(0x88cc, make([]byte, 50)))
+		}
+	}
+	for i, f := range all {
+		if got := f.Counts().Kinds; got[bpf.LLDP] != uint64(i+1) || got[bpf.Passed] != 0 {
+			t.Errorf("filter %d has counted %v", i, got)
+		}
+	}
+	if _, err := p.Filter(); !errors.Is(err, bpf.ErrNoFilter) {
+		t.Errorf("filter %d of %d: %v", n+1, n, err)
+	}
+	for range 2 {
+		all[0].Close()
+	}
+	again, err := p.Filter()
+	must(t, err)
+	if again.FD() != all[0].FD() || again.Counts().Kinds != [bpf.NumKind]uint64{} {
+		t.Errorf("descriptor %d with %v, want %d and zeros", again.FD(), again.Counts().Kinds, all[0].FD())
+	}
+	if _, err := p.Filter(); !errors.Is(err, bpf.ErrNoFilter) {
+		t.Errorf("a filter that was closed twice is available twice: %v", err)
+	}
+}
+
+// A process without capabilities, which makes no bpf(2) call, attaches loaded programs and reads their
+// counts.
+func TestLoadedProgramsNeedNoCapability(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	tap := newTAP(t, 1)
-	f, err := bpf.NewFilter()
+	fds, err := bpf.Load(1)
 	must(t, err)
+	tap := newTAP(t, 1)
+	withoutCapabilities(t, func() {
+		if _, err := bpf.Load(1); !errors.Is(err, bpf.ErrNotPermitted) {
+			t.Errorf("Load without capabilities: %v", err)
+		}
+		p, err := bpf.Open(fds)
+		must(t, err)
+		f, err := p.Filter()
+		must(t, err)
+		steering, err := p.Steering(2)
+		must(t, err)
+		tap.set(unix.TUNSETFILTEREBPF, f.FD())
+		tap.set(unix.TUNSETSTEERINGEBPF, steering)
+		must(t, tap.send(ether(0x88cc, make([]byte, 50))))
+		if got := f.Counts().Kinds[bpf.LLDP]; got != 1 {
+			t.Errorf("%d frames counted, want 1", got)
+		}
+	})
+}
+
+// A TAP that outlives its daemon keeps the filter, which then passes every frame.
+func TestFilterPassesAllWithoutItsDaemon(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	p, fds := load(t, 1)
+	f, err := p.Filter()
+	must(t, err)
+	tap := newTAP(t, 1)
 	tap.set(unix.TUNSETFILTEREBPF, f.FD())
-	must(t, f.Close())
-	must(t, f.Close())
 	lldp := ether(0x88cc, make([]byte, 50))
 	must(t, tap.send(lldp))
 	if got := tap.read(0, peerMAC); len(got) != 0 {
 		t.Errorf("%d frames passed the filter", len(got))
 	}
-	tap.set(unix.TUNSETFILTEREBPF, -1)
-	must(t, tap.send(lldp))
-	if got := tap.read(0, peerMAC); len(got) != 1 {
-		t.Errorf("%d frames arrived without the filter, want 1", len(got))
+	for _, fd := range fds {
+		must(t, unix.Close(fd))
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the kernel empties the map in the background
+		must(t, tap.send(lldp))
+		got := tap.read(0, peerMAC)
+		if len(got) == 1 && bytes.Equal(got[0], lldp) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d frames arrived, want one that is whole", len(got))
+		}
+	}
+}
+
+// Descriptors that are not those of programs are refused.
+func TestOpenChecks(t *testing.T) {
+	fds, err := bpf.Load(1)
+	must(t, err)
+	for name, fds := range map[string][]int{
+		"none": nil, "no filter": fds[:len(fds)-1], "in another order": {fds[3], fds[4], fds[5], fds[6], fds[7], fds[0], fds[1], fds[2]}, "closed": {-1, -1, -1, -1, -1, -1, -1, -1},
+	} {
+		if _, err := bpf.Open(fds); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+}
+
+// Programs that could not be loaded, and none at all, say why.
+func TestUnavailablePrograms(t *testing.T) {
+	why := errors.New("why")
+	for p, want := range map[*bpf.Programs]error{nil: bpf.ErrNotLoaded, bpf.Unavailable(why): why} {
+		if _, err := p.Filter(); !errors.Is(err, want) {
+			t.Errorf("filter: %v, want %v", err, want)
+		}
+		if _, err := p.Steering(1); !errors.Is(err, want) {
+			t.Errorf("steering: %v, want %v", err, want)
+		}
 	}
 }
 
 func requireCounts(t *testing.T, f *bpf.Filter, want bpf.FilterCounts) {
 	t.Helper()
-	got, err := f.Counts()
-	must(t, err)
+	got := f.Counts()
 	if got.Kinds != want.Kinds {
 		t.Errorf("kinds %v, want %v", got.Kinds, want.Kinds)
 	}

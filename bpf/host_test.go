@@ -4,17 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-const (
-	headerLen = 10 // of the virtio header in front of each frame
-	rocePort  = 4791
-)
+const headerLen = 10 // of the virtio header in front of each frame
 
 func must(tb testing.TB, err error) {
 	tb.Helper()
@@ -132,38 +128,6 @@ func testRun(t *testing.T, fd int, frame []byte) uint32 {
 	return ret
 }
 
-// udpSocket returns a socket that is bound to the port of all IPv4 addresses.
-func udpSocket(tb testing.TB, port int, options ...[3]int) int {
-	tb.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	must(tb, err)
-	tb.Cleanup(func() { unix.Close(fd) })
-	must(tb, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
-	for _, o := range options {
-		must(tb, unix.SetsockoptInt(fd, o[0], o[1], o[2]))
-	}
-	must(tb, unix.Bind(fd, &unix.SockaddrInet4{Port: port}))
-	return fd
-}
-
-// bth returns a RoCEv2 datagram to a QPN, with a payload: only the BTH.
-func bth(qpn uint32, payload ...byte) []byte {
-	b := []byte{0x64, 0, 0xff, 0xff, 0, byte(qpn >> 16), byte(qpn >> 8), byte(qpn), 0, 0, 0, 0}
-	return append(b, payload...)
-}
-
-// control returns the value of a control message, an int, or false.
-func control(oob []byte, level, kind int32) (value uint32, ok bool) {
-	for len(oob) >= unix.CmsgLen(0) {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
-		if h.Level == level && h.Type == kind && h.Len >= uint64(unix.CmsgLen(4)) {
-			return binary.NativeEndian.Uint32(oob[unix.CmsgLen(0):]), true
-		}
-		oob = oob[min(len(oob), unix.CmsgSpace(int(h.Len)-unix.CmsgLen(0))):]
-	}
-	return 0, false
-}
-
 // drain reads the queued frames of all queues.
 func (t *tap) drain() {
 	var buf [2048]byte
@@ -172,9 +136,4 @@ func (t *tap) drain() {
 			_, err = unix.Read(fd, buf[:])
 		}
 	}
-}
-
-func sendTo(tb testing.TB, fd int, dst [4]byte, data []byte) {
-	tb.Helper()
-	must(tb, unix.Sendto(fd, data, 0, &unix.SockaddrInet4{Addr: dst, Port: rocePort}))
 }

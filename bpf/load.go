@@ -18,16 +18,10 @@ var (
 	ErrNotSupported = errors.New("the kernel does not support this eBPF program")
 )
 
-// load loads the maps and programs of a specification into the fields of objects. It uses the
-// given maps instead of new ones of their names. If the verifier refuses a program, the error
-// contains the verifier's log.
-func load(name string, spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
-	// The library reads the number of CPUs from a file once. Counts must not open a file later,
-	// because the disk may hang then.
-	_, err := ebpf.PossibleCPU()
-	if err == nil {
-		err = spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps})
-	}
+// load loads the maps and programs of a specification into the fields of objects. If the verifier
+// refuses a program, the error contains the verifier's log.
+func load(name string, spec *ebpf.CollectionSpec, objects any) error {
+	err := spec.LoadAndAssign(objects, nil)
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("%w; the verifier's log:\n%s", err, fmt.Sprintf("%+v", refused))
@@ -49,25 +43,6 @@ func classify(err error) error {
 		return fmt.Errorf("%w (%w)", ErrNotSupported, err)
 	}
 	return err
-}
-
-// readCounts adds up the counts of all CPUs.
-func readCounts[T any](m *ebpf.Map, add func(sum *T, cpu *T)) (sum T, err error) {
-	var perCPU []T
-	if err := m.Lookup(uint32(0), &perCPU); err != nil {
-		return sum, fmt.Errorf("read the counts of an eBPF program: %w", classify(err))
-	}
-	for i := range perCPU {
-		add(&sum, &perCPU[i])
-	}
-	return sum, nil
-}
-
-// addTo adds the counts of one CPU to a sum.
-func addTo(sum, cpu []uint64) {
-	for i, n := range cpu {
-		sum[i] += n
-	}
 }
 
 // Histogram counts values by powers of two: element 0 counts the value 0, and element n

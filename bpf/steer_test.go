@@ -10,12 +10,35 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-func newSteering(tb testing.TB, queues int) *bpf.Steering {
+// newSteering loads a program for any number of queues, and returns its descriptor.
+func newSteering(tb testing.TB, queues uint32) int {
 	tb.Helper()
-	s, err := bpf.NewSteering(queues)
+	fd, err := bpf.LoadSteering(queues)
 	must(tb, err)
-	tb.Cleanup(func() { must(tb, s.Close()) })
-	return s
+	tb.Cleanup(func() { must(tb, unix.Close(fd)) })
+	return fd
+}
+
+// The programs spread flows over 1, 2, 4 and 8 queues.
+func TestSteeringForEachNumberOfQueues(t *testing.T) {
+	p, err := programs()
+	must(t, err)
+	for queues := range bpf.MaxQueues + 2 {
+		fd, err := p.Steering(queues)
+		if want := queues > 0 && queues <= bpf.MaxQueues && queues&(queues-1) == 0; (err == nil) != want {
+			t.Errorf("%d queues: %v, want a program: %t", queues, err, want)
+		}
+		if err != nil {
+			continue
+		}
+		seen := map[uint32]bool{}
+		for port := range uint16(256) {
+			seen[testRun(t, fd, ether(0x0800, ipv4(addrA, addrB, 6, 0, [2]uint16{port, 2})))] = true
+		}
+		if len(seen) != queues || !seen[uint32(queues-1)] {
+			t.Errorf("%d queues: flows use %v", queues, seen)
+		}
+	}
 }
 
 var (
@@ -58,7 +81,7 @@ func TestSteeringKeepsAFlowTogether(t *testing.T) {
 				if p[0]>>4 == 6 {
 					etherType = 0x86dd
 				}
-				queues[i] = testRun(t, s.FD(), ether(etherType, p))
+				queues[i] = testRun(t, s, ether(etherType, p))
 			}
 			if (queues[0] == queues[1]) != c.same {
 				t.Errorf("queues %d and %d, want the same: %t", queues[0], queues[1], c.same)
@@ -74,7 +97,7 @@ func TestSteeringFindsPortsBehindOptions(t *testing.T) {
 	for _, port := range []byte{1, 2} {
 		p := append(ipv4(addrA, addrB, 6, 0, [2]uint16{9, 9}), 0, 1, 0, port)
 		p[0] = 0x46
-		queues = append(queues, testRun(t, s.FD(), ether(0x0800, p)))
+		queues = append(queues, testRun(t, s, ether(0x0800, p)))
 	}
 	if queues[0] == queues[1] {
 		t.Errorf("both flows have queue %d", queues[0])
@@ -94,7 +117,7 @@ func TestSteeringOfEveryLength(t *testing.T) {
 		ether(0x0800, []byte{0x4f, 0, 0, 60, 0, 0, 0, 0, 64, 6, 19: 0}),
 	} {
 		for n := range len(frame) + 1 {
-			got := testRun(t, s.FD(), frame[:n])
+			got := testRun(t, s, frame[:n])
 			header := 34
 			if frame[12] == 0x86 {
 				header = 54
@@ -113,7 +136,7 @@ func TestSteeringOnTAP(t *testing.T) {
 		return
 	}
 	tap, s := newTAP(t, 3), newSteering(t, 2)
-	tap.set(unix.TUNSETSTEERINGEBPF, s.FD())
+	tap.set(unix.TUNSETSTEERINGEBPF, s)
 	const flows, packets = 64, 20
 	for i := range packets {
 		for flow := range flows {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/daemon"
@@ -61,7 +62,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
+			confined, programs, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -84,7 +85,7 @@ func runCommand() *cobra.Command {
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
 			opts := daemon.Options{
-				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA,
+				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA, Programs: programs,
 				Hangup: hangups, Log: log,
 			}
 			if opts.Sandbox, err = confined.Report(); err != nil {
@@ -110,14 +111,27 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-// confine enters the sandbox, by which the program starts again. It returns nil if there is to be
-// none.
-func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, error) {
+// confine loads the eBPF programs and enters the sandbox, by which the program starts again. It returns
+// no sandbox if there is to be none, and no programs if they are not needed.
+func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
+	needs := f.needs(cfg)
+	load := func() (c sandbox.Carried) {
+		if needs.Filters == 0 {
+			return c
+		}
+		fds, err := bpf.Load(needs.Filters)
+		if err != nil {
+			text := err.Error()
+			return sandbox.Carried{Err: text[:min(len(text), maxReason)]}
+		}
+		return sandbox.Carried{Descriptors: fds}
+	}
 	if !cfg.Sandbox {
 		if userChosen {
-			return nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
+			return nil, nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
 		}
-		return nil, nil
+		programs, err := openPrograms(load())
+		return nil, programs, err
 	}
 	if f.file != "" {
 		// It is read again after the second start.
@@ -126,15 +140,33 @@ func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbo
 			err = fmt.Errorf("%s is not a regular file, which a daemon with a sandbox needs: it reads it twice; --sandbox=false runs without one", f.file)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	needs := f.needs(cfg)
-	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) })
-	if err != nil {
-		return nil, err
+	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }, load)
+	if err == nil {
+		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
-	return confined, sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
+	if err != nil {
+		return nil, nil, err
+	}
+	programs, err := openPrograms(confined.Carried)
+	return confined, programs, err
+}
+
+// maxReason bounds the bytes of the error of loading programs. It may contain the verifier's log, and
+// travels in an environment variable, of which the kernel permits 128 KiB (MAX_ARG_STRLEN).
+const maxReason = 4 << 10
+
+// openPrograms returns the eBPF programs that were loaded; nil if none were needed.
+func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {
+	switch {
+	case loaded.Err != "":
+		return bpf.Unavailable(errors.New(loaded.Err)), nil
+	case len(loaded.Descriptors) == 0:
+		return nil, nil
+	}
+	return bpf.Open(loaded.Descriptors)
 }
 
 // runAs returns the user as whom the daemon runs if root starts it; nil: root.

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/ud/ipoib"
@@ -19,15 +22,26 @@ func lldp(h *host, n int) {
 	}
 }
 
-// The kernel drops what IPoIB cannot carry, and counts it by kind. The programs of a daemon that
+// The kernel drops what IPoIB cannot carry, and counts it by kind, also for an interface that a reload
+// adds and after a hand-over, although the daemon may not load programs. The programs of a daemon that
 // was killed are gone when the next one runs, even if that uses no eBPF. The daemon then drops
 // these frames itself.
 func TestFilterOfTheDaemon(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	a, b := twoJoined(t)
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	config := "devices: [{name: soft, underlay: " + nstest.Dev + ", pkeys: [0xffff, 0x8001]}]\ninterfaces: [{name: " + ifName + "}"
+	a.startWithFile(config + "]\n")
+	a.Run("ip", "link", "set", ifName, "up")
+	a.addAddrs(ifName)
+	a.waitCarrier()
+	b.join()
 	pingAll(a, b)
+	if got, want := a.daemon.process("CapEff", "CapPrm"), fmt.Sprintf("CapEff %016[1]x, CapPrm %016[1]x", 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 	before := a.iface()
 	a.expect("filtered", map[string]uint64{"tap_drop_filter_lldp": volley}, func() { lldp(a, volley) })
 	pingAll(a, b)
@@ -37,6 +51,17 @@ func TestFilterOfTheDaemon(t *testing.T) {
 	}
 	if n := after.Kernel["kernel_tx_dropped"] - before.Kernel["kernel_tx_dropped"]; n != 0 {
 		t.Errorf("the filtered frames are counted again, by %d, as the kernel's drops", n)
+	}
+	a.handOver()
+	a.expect("filtered after a hand-over", map[string]uint64{"tap_drop_filter_lldp": volley}, func() { lldp(a, volley) })
+	a.edit(config + ", {name: ib7, pkey: 0x8001}]\n")
+	if got := a.reloads(); got != "ib7 added" {
+		t.Errorf("reload: %q", got)
+	}
+	for _, i := range a.daemon.status().Interfaces {
+		if _, filtered := i.Kernel["tap_filter_passed"]; !filtered {
+			t.Errorf("%s has no filter:\n%s", i.Name, a.daemon.log)
+		}
 	}
 	a.daemon.kill()
 	a.start("--ebpf=false")

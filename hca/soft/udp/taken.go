@@ -52,9 +52,7 @@ func bindError(err error, index int) error {
 // (no udp_diag), it names no process.
 func takenOn(index int) *PortTakenError {
 	e := &PortTakenError{Port: Port}
-	if sockets, err := holders.Open(); err == nil {
-		inodes, _ := sockets.List(Port, index)
-		sockets.Close()
+	if inodes, err := holders.Sockets(Port, index); err == nil {
 		e.Holders = holders.Processes(inodes)
 	}
 	if _, err := os.Stat("/sys/module/rdma_rxe"); err == nil {

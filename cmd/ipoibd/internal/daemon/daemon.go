@@ -52,6 +52,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -76,6 +77,7 @@ type Options struct {
 	LockMemory  bool // keep the whole process in memory (R17)
 	TakeOver    bool // continue the interfaces of a daemon that answers on the control socket
 	Sandbox     report.Sandbox
+	Programs    *bpf.Programs // for the interfaces with eBPF; nil: there are none
 	// Admit returns an error if the daemon, which has given up privileges, cannot carry out a
 	// configuration; nil: it can carry out all.
 	Admit func(*config.Config) error

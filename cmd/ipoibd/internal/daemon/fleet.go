@@ -156,7 +156,7 @@ func (d *daemon) rebuild(was *member, s config.Step[config.Interface], dev *mana
 }
 
 func (d *daemon) env(dev *managed) iface.Env {
-	return iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log, NoBPF: &d.noBPF}
+	return iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log, Programs: d.opts.Programs, NoBPF: &d.noBPF}
 }
 
 // begin runs an interface. One that fails is closed at once, so that its name is free while others

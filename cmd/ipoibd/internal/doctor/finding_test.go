@@ -56,7 +56,7 @@ func status() *report.Status {
 			Name: "ib0", Device: "soft", Port: 1, Time: now, State: "up", Reason: "none", Carrier: true, MTU: 1444,
 			Groups: []report.Group{{}}, Peers: []report.Peer{{IPs: []string{"10.9.0.2"}}},
 			QP:     &report.QP{PKey: hca.PKeyDefault, GID: hca.GIDFromAddr(address)},
-			Kernel: report.Counters{"tap_filter_passed": {Value: 1}},
+			Kernel: report.Counters{},
 		}},
 	}
 }
@@ -184,8 +184,8 @@ var diagnoses = []struct {
 		f.Process.Caps &^= 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_ADMIN
 		f.Interfaces[0].EBPF = false
 	}, "", "", ""},
-	{"no eBPF, running", busy, func(f *Facts) { f.Process.Caps = 0; delete(f.iface().Kernel, "tap_filter_passed") }, "no_ebpf", "0x0", ""},
-	{"eBPF was loaded before", busy, func(f *Facts) { f.Process.Caps = 0 }, "", "", ""},
+	{"no eBPF, running", busy, func(f *Facts) { f.iface().NoEBPF = "all are in use" }, "no_ebpf", "all are in use", "ipoibd run --ebpf=false"},
+	{"eBPF was loaded before, or is not wanted", busy, func(f *Facts) { f.Process.Caps = 0 }, "", "", ""},
 	{"the same network", idle, func(f *Facts) { f.Interfaces[0].Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.77/25")} }, "address_overlap", "192.0.2.77/25 of ib0 and 192.0.2.1/24 of eth0", "ip address del 192.0.2.77/25 dev ib0"},
 
 	{"suspended", busy, func(f *Facts) {

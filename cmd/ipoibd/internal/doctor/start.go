@@ -289,24 +289,30 @@ func memlockLow(f *Facts) (out []Finding) {
 }
 
 func noEBPF(f *Facts) (out []Finding) {
+	without := func(evidence string) Finding {
+		return Finding{
+			What: "there are no eBPF programs, so the daemon receives every frame, even those that IPoIB cannot carry", Evidence: evidence,
+			Advice: "grant CAP_BPF and CAP_PERFMON (a container: --cap-add BPF --cap-add PERFMON) and restart the daemon, or switch eBPF off", Command: "ipoibd run --ebpf=false",
+		}
+	}
+	if f.Status != nil { // the daemon has given up the capabilities
+		return f.interfaces(func(x *report.Interface) *Finding {
+			if x.NoEBPF == "" {
+				return nil
+			}
+			finding := without(x.NoEBPF)
+			return &finding
+		})
+	}
 	p := f.Process
 	if !p.known() || p.has(unix.CAP_SYS_ADMIN) || p.has(unix.CAP_BPF) && p.has(unix.CAP_PERFMON) {
 		return nil
 	}
 	for _, x := range f.Interfaces {
-		wanted := x.EBPF
-		if f.Status != nil { // ready, because of the rule's causes
-			wanted = slices.ContainsFunc(f.Status.Interfaces, func(r report.Interface) bool {
-				_, filters := r.Kernel["tap_filter_passed"]
-				return r.Name == x.Name && !filters
-			})
-		}
-		if wanted {
-			out = append(out, Finding{
-				device: x.Device, Subject: x.Name, What: "eBPF programs cannot be loaded, so the daemon receives every frame, even those that IPoIB cannot carry",
-				Evidence: fmt.Sprintf("the effective capabilities are %#x, without CAP_BPF and CAP_PERFMON", p.Caps),
-				Advice:   "grant both (a container: --cap-add BPF --cap-add PERFMON), or switch eBPF off", Command: "ipoibd run --ebpf=false",
-			})
+		if x.EBPF {
+			finding := without(fmt.Sprintf("the effective capabilities are %#x, without CAP_BPF and CAP_PERFMON", p.Caps))
+			finding.device, finding.Subject = x.Device, x.Name
+			out = append(out, finding)
 		}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -31,9 +32,11 @@ var (
 		"run it with --follow, CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
-// Each lane has a queue of the TAP, so both bounds are equal: otherwise one difference is negative,
-// and the compiler refuses it.
+// Each lane has a queue of the TAP, and there is a steering program for their number, so the bounds are
+// equal: otherwise a difference is negative, and the compiler refuses it.
 const (
+	_ = uint(bpf.MaxQueues - config.MaxLanes)
+	_ = uint(config.MaxLanes - bpf.MaxQueues)
 	_ = uint(link.MaxQueues - config.MaxLanes)
 	_ = uint(config.MaxLanes - link.MaxQueues)
 )
@@ -64,10 +67,11 @@ type Iface struct {
 
 // Env holds what interfaces share.
 type Env struct {
-	Device  *device.Device
-	Journal *journal.Journal
-	Log     *slog.Logger
-	NoBPF   *sync.Once // logs that eBPF is not available, once for all interfaces
+	Device   *device.Device
+	Journal  *journal.Journal
+	Log      *slog.Logger
+	Programs *bpf.Programs
+	NoBPF    *sync.Once // logs that eBPF is not available, once for all interfaces
 
 	Namespace *os.File // for Open: the configured network namespace, if it is open already; the caller closes it
 }
@@ -109,9 +113,7 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 		}
 	}
 	before := f.countedOnTAP()
-	if err := f.programs.close(); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
+	f.programs.close()
 	next, err := New(cfg, f.host.tap, env)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -227,11 +229,19 @@ func (f *Iface) Configured() bool {
 
 // Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
 // called. Idempotent.
-func (f *Iface) Close() error { return errors.Join(f.host.tap.Close(), f.programs.close()) }
+func (f *Iface) Close() error {
+	err := f.host.tap.Close()
+	f.programs.close()
+	return err
+}
 
 // Delete is called instead of Close, and removes ib0, whatever its name and network namespace
 // are now. It succeeds if ib0 is already gone.
-func (f *Iface) Delete() error { return errors.Join(f.host.tap.Remove(), f.programs.close()) }
+func (f *Iface) Delete() error {
+	err := f.host.tap.Remove()
+	f.programs.close()
+	return err
+}
 
 // Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
 // hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.

@@ -1,7 +1,6 @@
 package iface
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -19,15 +18,14 @@ type programmable interface {
 // programs are the eBPF programs of a TAP. Without them, package ud drops what the filter
 // drops, and the kernel selects the queues.
 type programs struct {
-	mu       sync.Mutex // guards the fields: Status may read counts during Close
-	filter   *bpf.Filter
-	steering *bpf.Steering
+	mu     sync.Mutex // guards the fields: Status may read counts during Close
+	filter *bpf.Filter
+	why    error // there are none
 }
 
-// attachPrograms loads the programs and attaches them to a TAP. If that fails, the interface
-// works without them.
+// attachPrograms attaches programs to a TAP. If that fails, the interface works without them.
 func (f *Iface) attachPrograms(tap programmable, env Env) {
-	if err := f.programs.attach(tap, len(f.lanes)); err != nil {
+	if err := f.programs.attach(env.Programs, tap, len(f.lanes)); err != nil {
 		env.NoBPF.Do(func() {
 			f.log.Info("eBPF is not available: the daemon itself drops frames that IPoIB cannot carry, and wakes up for each; "+
 				"this is harmless, and --ebpf=false silences this message", "reason", err)
@@ -35,22 +33,37 @@ func (f *Iface) attachPrograms(tap programmable, env Env) {
 	}
 }
 
-func (p *programs) attach(tap programmable, queues int) (err error) {
+func (p *programs) attach(loaded *bpf.Programs, tap programmable, queues int) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.filter, err = bpf.NewFilter(); err != nil {
+	defer func() { p.why = err }()
+	steering, err := loaded.Steering(queues)
+	if err != nil {
 		return err
 	}
-	if p.steering, err = bpf.NewSteering(queues); err == nil {
-		err = tap.SetPrograms(link.Programs{Filter: p.filter.FD(), Steering: p.steering.FD()})
-	}
+	filter, err := loaded.Filter()
 	if err != nil {
-		return errors.Join(err, p.closeLocked())
+		return err
 	}
+	if err := tap.SetPrograms(link.Programs{Filter: filter.FD(), Steering: steering}); err != nil {
+		filter.Close()
+		return err
+	}
+	p.filter = filter
 	if queues == 1 { // the filter can track only one waiting reader
-		tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
+		tap.ObserveWaits(filter.Waits, filter.Woke)
 	}
 	return nil
+}
+
+// lacking returns why the programs could not be attached, or "".
+func (p *programs) lacking() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.why == nil {
+		return ""
+	}
+	return p.why.Error()
 }
 
 // detach removes the programs from a TAP that no goroutine reads. Their counts remain until close.
@@ -59,22 +72,15 @@ func (p *programs) detach(tap programmable) error {
 	return tap.SetPrograms(link.NoPrograms)
 }
 
-// close releases the programs. The TAP must be closed, and no goroutine may read it. Idempotent.
-func (p *programs) close() error {
+// close gives the filter back. It must be detached, or the TAP closed, and no goroutine may read the
+// TAP. Idempotent.
+func (p *programs) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closeLocked()
-}
-
-func (p *programs) closeLocked() (err error) {
 	if p.filter != nil {
-		err = p.filter.Close()
+		p.filter.Close()
+		p.filter = nil
 	}
-	if p.steering != nil {
-		err = errors.Join(err, p.steering.Close())
-	}
-	p.filter, p.steering = nil, nil
-	return err
 }
 
 // filterDrops are the names of the counters of frames that the filter drops.
@@ -90,10 +96,7 @@ func (p *programs) counters() (out []hca.Counter, dropped uint64) {
 	if p.filter == nil {
 		return nil, 0
 	}
-	c, err := p.filter.Counts()
-	if err != nil {
-		return nil, 0
-	}
+	c := p.filter.Counts()
 	out = append(out, hca.Counter{Name: "filter_passed", Kind: hca.CountTotal, Value: c.Kinds[bpf.Passed]})
 	for kind, name := range filterDrops {
 		if name != "" {

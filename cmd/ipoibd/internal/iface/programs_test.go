@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -52,13 +53,24 @@ func (p *fakePrograms) ObserveWaits(onWait, onWake func()) { p.onWait, p.onWake 
 // Both programs are attached. Their counters have meanings, kinds, and names of their own, and
 // end with them. If the TAP refuses the programs, none stays.
 func TestProgramsOfAnInterface(t *testing.T) {
+	fds, err := bpf.Load(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := bpf.Open(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var p programs
 	tap := fakePrograms{got: link.NoPrograms}
-	if err := p.attach(&tap, 1); err != nil {
+	if err := p.attach(loaded, &tap, 1); err != nil {
 		t.Fatal(err)
 	}
 	if tap.got.Filter < 0 || tap.got.Steering < 0 || tap.onWait == nil || tap.onWake == nil {
 		t.Errorf("attached %+v", tap.got)
+	}
+	if why := p.lacking(); why != "" {
+		t.Errorf("lacking: %s", why)
 	}
 	list, dropped := p.counters()
 	names := map[string]bool{}
@@ -72,15 +84,18 @@ func TestProgramsOfAnInterface(t *testing.T) {
 		t.Errorf("%d counters, %d dropped", len(names), dropped)
 	}
 	for range 2 {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
+		p.close()
 	}
 	if list, _ := p.counters(); list != nil {
 		t.Errorf("after close: %v", list)
 	}
 	tap.err = link.ErrGone
-	if err := p.attach(&tap, 1); err == nil || p.filter != nil || p.steering != nil {
-		t.Errorf("attach = %v; %v, %v", err, p.filter, p.steering)
+	for range 2 { // the filter is given back
+		if err := p.attach(loaded, &tap, 1); !errors.Is(err, link.ErrGone) || p.filter != nil {
+			t.Errorf("attach = %v; %v", err, p.filter)
+		}
+	}
+	if err := p.attach(nil, &tap, 1); !errors.Is(err, bpf.ErrNotLoaded) || p.lacking() != err.Error() {
+		t.Errorf("attach = %v; lacking: %s", err, p.lacking())
 	}
 }

@@ -98,6 +98,7 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 	f.records.mu.Unlock()
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
+	s.NoEBPF = f.programs.lacking()
 	filter, _ := f.programs.counters()
 	s.Kernel.Add("tap_", tapCounters(f.host.tap.Counters()))
 	s.Kernel.Add("tap_", filter)

@@ -165,6 +165,8 @@ type Interface struct {
 
 	// Unassigned is why the host could not be configured as requested; empty: it was.
 	Unassigned string `json:"unassigned,omitempty"`
+	// NoEBPF is why it has no eBPF programs as requested; empty: it has, or none were requested.
+	NoEBPF string `json:"no_ebpf,omitempty"`
 
 	// MTULimit is the path that determines the MTU; zero: the underlay or the operator does.
 	MTULimit hca.PathLimit `json:"mtu_limit,omitzero"`

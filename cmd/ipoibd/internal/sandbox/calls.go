@@ -49,6 +49,7 @@ var denied = slices.Concat(deniedHere, []uint32{
 	// parts of it that are large and often attacked
 	unix.SYS_USERFAULTFD, unix.SYS_PERF_EVENT_OPEN, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
+	unix.SYS_BPF, // the programs were loaded before, and their maps are memory
 	// files without a path
 	unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
 	// the machine
@@ -132,12 +133,8 @@ func (p Policy) filter(pid int) []bpf.Instruction {
 		absent,
 	}
 	calls := slices.Clone(denied)
-	for needed, nr := range map[capability.Cap]uint32{
-		capability.CAP_BPF: unix.SYS_BPF, capability.CAP_SYS_ADMIN: unix.SYS_SETNS,
-	} {
-		if !slices.Contains(p.Capabilities, needed) {
-			calls = append(calls, nr)
-		}
+	if !slices.Contains(p.Capabilities, capability.CAP_SYS_ADMIN) {
+		calls = append(calls, unix.SYS_SETNS)
 	}
 	for _, nr := range calls {
 		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: 1}, refuse)

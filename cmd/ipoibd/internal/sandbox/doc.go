@@ -4,8 +4,8 @@
 // [Needs] decides what a configuration needs, as a [Policy]: pure, and tested as a table. [Enter]
 // makes the process obey it, in two halves with one execve of the same program in between:
 //
-//	first start:   descriptors closed, root left, capabilities dropped, no_new_privs set,
-//	               Landlock's rules set; execve
+//	first start:   descriptors closed, eBPF programs loaded, root left, capabilities dropped,
+//	               no_new_privs set, Landlock's rules set; execve, with the descriptors of the programs
 //	second start:  seccomp filter installed; Enter returns, and only now is any device opened
 //
 // The execve is needed for two reasons. Capabilities and Landlock's rules belong to a thread, and
@@ -22,6 +22,13 @@
 // decide which ones they call, and change that with their versions. An allow list would break the
 // daemon on an upgrade of any of them, perhaps while it resets a device. What the daemon may reach
 // is limited by capabilities and by Landlock, which need no list of calls.
+//
+// # eBPF
+//
+// A process that may load eBPF programs can read the memory of all others and of the kernel, whatever
+// else it may not do. So the programs are loaded in the first start, and the descriptors stay open
+// across execve ([Carried]). The confined process has neither CAP_BPF nor CAP_PERFMON, and bpf(2) is
+// denied: attaching a program to a TAP is an ioctl, and reading counts is reading mapped memory.
 //
 // # Limits
 //

@@ -30,21 +30,28 @@ type Sandbox struct {
 	Policy  Policy
 	ABI     int      // of Landlock; 0: access to files is not restricted
 	Missing []string // what the kernel does not support, or does not allow; empty: nothing
+	Carried Carried
 
 	seccomp bool
 }
 
-// Enter confines this process to a policy. If root calls it, the process continues as the user that
-// as returns; nil: as root. If it succeeds, it executes the program again, with the
-// same arguments and environment, and returns only there, the sandbox that the first start has
-// entered: the policy of that one applies. So callers read their options before, and have neither
+// Carried is what the first start prepares with all its privileges, and leaves to the second one.
+type Carried struct {
+	Descriptors []int  // stay open
+	Err         string // why there are none
+}
+
+// Enter confines this process to a policy, after a call of prepare. If root calls it, the process
+// continues as the user that as returns; nil: as root. If it succeeds, it executes the program again,
+// with the same arguments and environment, and returns only there, the sandbox that the first start
+// has entered: the policy of that one applies. So callers read their options before, and have neither
 // threads that matter nor devices. What the kernel does not support is missing in the result.
 // Errors: those of system calls that always work, a directory that is too large to be opened to the
 // daemon, and a sandbox that does not hold.
-func Enter(p Policy, as func() (*User, error)) (*Sandbox, error) {
+func Enter(p Policy, as func() (*User, error), prepare func() Carried) (*Sandbox, error) {
 	text, second := os.LookupEnv(variable)
 	if !second {
-		return nil, first(p, as)
+		return nil, first(p, as, prepare)
 	}
 	if err := os.Unsetenv(variable); err != nil {
 		return nil, err
@@ -66,7 +73,7 @@ func Enter(p Policy, as func() (*User, error)) (*Sandbox, error) {
 
 // first is the first half of Enter. What it does applies to the thread that calls execve, whose
 // credentials the program gets.
-func first(p Policy, as func() (*User, error)) error {
+func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 	runtime.LockOSThread() // not unlocked: after an error, the thread must not be used
 	if err := p.narrow(); err != nil {
 		return fmt.Errorf("%w; --sandbox=false runs without a sandbox", err)
@@ -76,6 +83,7 @@ func first(p Policy, as func() (*User, error)) error {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		s.Missing = append(s.Missing, fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
 	}
+	s.Carried = prepare()
 	if slices.Contains(p.Read, netnsDir) { // runtimes create it with the first namespace
 		_ = os.Mkdir(netnsDir, 0o755)
 	}
@@ -105,6 +113,11 @@ func first(p Policy, as func() (*User, error)) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
+	}
+	for _, fd := range s.Carried.Descriptors {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("keep descriptor %d across execve: %w", fd, err)
+		}
 	}
 	err = unix.Exec(program, os.Args, append(os.Environ(), variable+"="+string(text)))
 	return fmt.Errorf("execute %s again in the sandbox: %w; --sandbox=false runs without one", program, err)

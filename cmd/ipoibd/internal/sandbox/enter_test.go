@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	programs "ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/link/linktest/nstest"
 )
@@ -36,6 +37,7 @@ type order struct {
 	Dir     string  // in which it may write
 	Outside string  // in which it may not
 	Delete  string  // a file that it deletes first
+	Loads   bool    // it loads eBPF programs first
 	Lacks   bool    // it makes the kernel one without Landlock, and gives up CAP_SETPCAP
 
 	// The parent's, which is outside.
@@ -85,11 +87,14 @@ func child(text string) error {
 	case o.Files:
 		_, a.Missing = o.Policy.restrictFiles()
 	case o.Policy != nil:
-		s, err := Enter(*o.Policy, func() (*User, error) { return o.User, nil })
+		s, err := Enter(*o.Policy, func() (*User, error) { return o.User, nil }, o.load)
 		if err != nil {
 			return err
 		}
 		a.Missing = s.Missing
+		if o.Loads {
+			a.Results["use loaded programs"] = fmt.Sprint(use(s.Carried))
+		}
 	}
 	a.PIDs, a.Environment = []string{os.Getenv(pidEnv), strconv.Itoa(os.Getpid())}, os.Environ()
 	for _, d := range deeds {
@@ -225,7 +230,6 @@ var deeds = []struct {
 	{"enter a namespace", func(order) error { return unix.Setns(-1, unix.CLONE_NEWNET) }, unix.EBADF.Error(), eperm, with(capability.CAP_SYS_ADMIN)},
 	{"trace a process", func(order) error { return call(unix.SYS_PTRACE, 0x4200, ^uintptr(0), 0, 0) }, unix.ESRCH.Error(), eperm, nil},
 	{"read another process", func(order) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()), 0, 0, 0, 0, 0) }, done, eperm, nil},
-	{"load a BPF program", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm, with(capability.CAP_BPF)},
 	{"use io_uring", func(order) error { return call(unix.SYS_IO_URING_SETUP, 0, 0) }, unix.EFAULT.Error(), eperm, nil},
 	{"use keys", func(order) error { return call(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) }, done, eperm, nil},
 	{"count events", func(order) error { return call(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0, 0, 0) }, unix.EFAULT.Error(), eperm, nil},
@@ -248,6 +252,21 @@ var deeds = []struct {
 	{"change the attributes of a file", func(o order) error {
 		return unix.Removexattr(filepath.Join(o.Outside, "file"), "user.nothing")
 	}, "", eperm, nil},
+	{"bpf: load a socket filter", loadSocketFilter, done, eperm, nil},
+	{"bpf: load a program for a tracepoint", func(order) error { return bpfCall(unix.BPF_PROG_LOAD, unix.BPF_PROG_TYPE_RAW_TRACEPOINT) }, "", eperm, nil},
+	{"bpf: attach to a tracepoint", func(order) error { return bpfCall(unix.BPF_RAW_TRACEPOINT_OPEN) }, "", eperm, nil},
+	{"bpf: open another's program", func(order) error { return bpfCall(unix.BPF_PROG_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's map", func(order) error { return bpfCall(unix.BPF_MAP_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's types", func(order) error { return bpfCall(unix.BPF_BTF_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: open another's link", func(order) error { return bpfCall(unix.BPF_LINK_GET_FD_BY_ID, noID) }, unix.ENOENT.Error(), eperm, nil},
+	{"bpf: list programs", func(order) error { return bpfCall(unix.BPF_PROG_GET_NEXT_ID, noID) }, unix.EINVAL.Error(), eperm, nil},
+	{"bpf: run a program", func(order) error { return bpfCall(unix.BPF_PROG_TEST_RUN, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: attach a program", func(order) error { return bpfCall(unix.BPF_PROG_ATTACH, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, "", eperm, nil},
+	{"bpf: create a link", func(order) error { return bpfCall(unix.BPF_LINK_CREATE, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: create a map", func(order) error { return bpfCall(unix.BPF_MAP_CREATE, unix.BPF_MAP_TYPE_ARRAY, 4, 4, 0) }, unix.EINVAL.Error(), eperm, nil},
+	{"bpf: create an iterator", func(order) error { return bpfCall(unix.BPF_ITER_CREATE, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: change a map", func(order) error { return bpfCall(unix.BPF_MAP_UPDATE_ELEM, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: a command that does not exist", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm, nil},
 	{"type into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCSTI, 0) }, unix.EBADF.Error(), eperm, nil},
 	{"signal another process", func(o order) error { return unix.Kill(o.Other, 0) }, done, eperm, nil},
 	{"signal a thread of another process", func(o order) error { return unix.Tgkill(o.Other, o.Other, 0) }, done, eperm, nil},
@@ -307,6 +326,84 @@ var deeds = []struct {
 	{"talk to virtual machines", func(order) error { return socket(unix.AF_VSOCK, 0) }, "", eperm, nil},
 	{"use XDP sockets", func(order) error { return socket(unix.AF_XDP, 0) }, "", eperm, nil},
 	{"make a process with clone3", func(order) error { return call(unix.SYS_CLONE3, 0, 0) }, unix.EINVAL.Error(), unix.ENOSYS.Error(), nil},
+}
+
+// Numbers that no object of eBPF has.
+const (
+	noID = 1<<32 - 1
+	noFD = 1<<31 - 1
+)
+
+// bpfCall makes a bpf(2) call with the first words of its attributes.
+func bpfCall(command uintptr, words ...uint32) error {
+	var attr [32]uint32
+	copy(attr[:], words)
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return errno
+	}
+	return unix.Close(int(fd))
+}
+
+// loadSocketFilter loads a program that passes no packet: r0 = 0; exit.
+func loadSocketFilter(order) error {
+	license := []byte("GPL\x00")
+	instructions := []uint64{unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K, unix.BPF_JMP | unix.BPF_EXIT}
+	attr := struct {
+		kind, count           uint32
+		instructions, license unsafe.Pointer
+		_                     [12]uint64
+	}{unix.BPF_PROG_TYPE_SOCKET_FILTER, uint32(len(instructions)), unsafe.Pointer(&instructions[0]), unsafe.Pointer(&license[0]), [12]uint64{}}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return errno
+	}
+	return unix.Close(int(fd))
+}
+
+// load prepares what the order says.
+func (o *order) load() (c Carried) {
+	if o.Loads {
+		var err error
+		if c.Descriptors, err = programs.Load(2); err != nil {
+			c.Err = err.Error()
+		}
+	}
+	return c
+}
+
+// use attaches loaded programs to a TAP, and reads counts.
+func use(c Carried) error {
+	if c.Err != "" {
+		return errors.New(c.Err)
+	}
+	p, err := programs.Open(c.Descriptors)
+	if err != nil {
+		return err
+	}
+	filter, err := p.Filter()
+	if err != nil {
+		return err
+	}
+	steering, err := p.Steering(2)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("sandbox%d")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE)
+	if n := filter.Counts().Kinds; n != [programs.NumKind]uint64{} {
+		return fmt.Errorf("counted %v", n)
+	}
+	return errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, req),
+		unix.IoctlSetPointerInt(fd, unix.TUNSETFILTEREBPF, filter.FD()), unix.IoctlSetPointerInt(fd, unix.TUNSETSTEERINGEBPF, steering))
 }
 
 // setLoopbackUp needs CAP_NET_ADMIN in the network namespace.
@@ -655,6 +752,41 @@ func TestScopes(t *testing.T) {
 		if got := a.Results[deed]; got != want {
 			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
 		}
+	}
+}
+
+// No policy allows bpf(2), also not with programs that the first start has loaded. These still work.
+func TestEnterWithPrograms(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range map[string][]capability.Cap{
+		"least": nil, "lending": {capability.CAP_SYS_ADMIN, capability.CAP_NET_BROADCAST}, "all": {capability.CAP_SYS_ADMIN, capability.CAP_BPF, capability.CAP_PERFMON},
+	} {
+		dir, outside := folders(t)
+		p := least(dir)
+		p.Capabilities = append(p.Capabilities, more...)
+		a, err := run(t, program, order{Policy: p, Dir: dir, Outside: outside, Loads: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Results["use loaded programs"]; got != done {
+			t.Errorf("%s: use loaded programs: %s", name, got)
+		}
+		n := 0
+		for _, d := range deeds {
+			if !strings.HasPrefix(d.name, "bpf: ") {
+				continue
+			}
+			if n++; a.Results[d.name] != eperm {
+				t.Errorf("%s: %s: %s, want %s", name, d.name, a.Results[d.name], eperm)
+			}
+		}
+		t.Logf("%s: %d deeds", name, n)
 	}
 }
 

@@ -24,7 +24,17 @@ type Policy struct {
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
 	Attributes   []string // patterns of files of sysfs, or of directories of them, that it may write
+	Filters      int      // eBPF filters that it gets; 0: no eBPF programs at all
 }
+
+// Numbers of eBPF filters, which are loaded before the process is confined. Each takes a descriptor,
+// 0.1 ms of the start, and of the kernel's memory a page and 320 bytes for each CPU. Interfaces beyond
+// these numbers work without one.
+const (
+	spareFilters = 16   // for interfaces that reloads add
+	lentFilters  = 256  // for interfaces that are added at run time: a node has at most 110 pods by Kubernetes' default, and rarely more than 250
+	maxFilters   = 1024 // of descriptors, a process often may have no more than some thousands
+)
 
 // Directories that the daemon uses, whatever its configuration.
 const (
@@ -71,15 +81,15 @@ func Needs(c *config.Config, file string) Policy {
 	for i := range c.Devices {
 		p.addDevice(&c.Devices[i])
 	}
-	lends := c.Lend // interfaces that are added later use eBPF unless they say otherwise
-	if lends {
-		p.addBPF()
+	lends := c.Lend
+	if lends { // interfaces that are added later use eBPF unless they say otherwise
+		p.Filters = lentFilters
 		p.Read = append(p.Read, netnsDir)
 	}
 	for i := range c.Interfaces {
 		f := &c.Interfaces[i]
 		if f.EBPF {
-			p.addBPF()
+			p.Filters++
 		}
 		lends = lends || f.Follow || f.Netns != ""
 		if f.Netns != "" {
@@ -88,6 +98,9 @@ func Needs(c *config.Config, file string) Policy {
 	}
 	if lends { // enter the namespace, and hear what happens there
 		p.Capabilities = append(p.Capabilities, capability.CAP_SYS_ADMIN, capability.CAP_NET_BROADCAST)
+	}
+	if p.Filters > 0 {
+		p.Filters = min(p.Filters+spareFilters, maxFilters)
 	}
 	slices.Sort(p.Capabilities)
 	p.Capabilities = slices.Compact(p.Capabilities)
@@ -113,12 +126,6 @@ func (p *Policy) addDevice(d *config.Device) {
 	if slices.ContainsFunc(d.Peers, func(s string) bool { _, err := netip.ParseAddr(s); return err != nil }) {
 		p.Read = append(p.Read, resolver...)
 	}
-}
-
-// addBPF adds what loading the programs takes. Without CAP_PERFMON the verifier refuses their pointer
-// arithmetic.
-func (p *Policy) addBPF() {
-	p.Capabilities = append(p.Capabilities, capability.CAP_BPF, capability.CAP_PERFMON)
 }
 
 // below1024 reports whether an address host:port has a port that not every process may bind.
@@ -206,6 +213,9 @@ func Check(entered, next Policy) error {
 				lacks = append(lacks, l.to+dir)
 			}
 		}
+	}
+	if next.Filters > 0 && entered.Filters == 0 {
+		lacks = append(lacks, "to load eBPF programs")
 	}
 	if len(lacks) == 0 {
 		return nil

@@ -18,7 +18,7 @@ func describe(p Policy) string {
 		caps = append(caps, strings.TrimPrefix(name(c), "CAP_"))
 	}
 	read := slices.DeleteFunc(slices.Clone(p.Read), func(s string) bool { return slices.Contains(alwaysRead, s) })
-	return strings.Join(caps, " ") + fmt.Sprint(" read", read, " write", p.Write, " private", p.Private, " devices", p.Devices, " attributes", p.Attributes)
+	return strings.Join(caps, " ") + fmt.Sprint(" read", read, " write", p.Write, " private", p.Private, " devices", p.Devices, " attributes", p.Attributes, " filters ", p.Filters)
 }
 
 // Each feature adds what it needs, and nothing else.
@@ -27,55 +27,63 @@ func TestNeeds(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
 		{
 			"least", "devices: [{name: soft}]\n" + lean,
-			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"eBPF, the default", "devices: [{name: soft}]\ninterfaces: [{name: ib0}]\n",
-			"NET_ADMIN NET_RAW PERFMON BPF read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 17",
+		},
+		{
+			"eBPF on some", "devices: [{name: soft, pkeys: [0xffff, 0x8001, 0x8002]}]\ninterfaces: [{name: ib0, ebpf: false}, {name: ib1, pkey: 0x8001}, {name: ib2, pkey: 0x8002}]\n",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 18",
+		},
+		{
+			"lending", "lend: true\ndevices: [{name: soft}]\n" + lean,
+			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[/run/netns] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 272",
 		},
 		{
 			"following", "devices: [{name: soft}]\ninterfaces: [{name: ib0, ebpf: false}, {name: ib1, ebpf: false, follow: true}]\n",
-			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_BROADCAST NET_ADMIN NET_RAW SYS_ADMIN read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"lanes", "devices: [{name: soft, lanes: 2}]\n" + lean,
-			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"peers by address", "devices: [{name: soft, peers: [192.0.2.1, 'fd00::1']}]\n" + lean,
-			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"peers by name", "devices: [{name: soft, peers: [192.0.2.1, host.example]}]\n" + lean,
-			"NET_ADMIN NET_RAW read[/etc/gai.conf /etc/host.conf /etc/hosts /etc/nsswitch.conf /etc/resolv.conf] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[/etc/gai.conf /etc/host.conf /etc/hosts /etc/nsswitch.conf /etc/resolv.conf] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"a real HCA", "devices: [{device: mlx5_0}]\n" + lean,
-			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[/run/ipoibd/reset] devices[/dev/infiniband /dev/net] attributes[]",
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[/run/ipoibd/reset] devices[/dev/infiniband /dev/net] attributes[] filters 0",
 		},
 		{
 			"a real HCA of its own", "devices: [{device: mlx5_0, coordinator: ''}]\n" + lean,
-			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[]",
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[] filters 0",
 		},
 		{
 			"a reset by sysfs", "devices: [{device: mlx5_0, coordinator: '', reset: pci}]\n" + lean,
-			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[/sys/bus/pci/devices/*/reset /sys/bus/pci/drivers /sys/bus/pci/drivers_probe]",
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[/sys/bus/pci/devices/*/reset /sys/bus/pci/drivers /sys/bus/pci/drivers_probe] filters 0",
 		},
 		{
 			"a reset by netlink", "devices: [{device: rxe0, coordinator: '', reset: link}]\n" + lean,
-			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[]",
+			"NET_ADMIN NET_RAW IPC_LOCK read[/etc/libibverbs.d] write[/run/ipoibd] private[] devices[/dev/infiniband /dev/net] attributes[] filters 0",
 		},
 		{
 			"metrics", "metrics_listen: :9471\ndevices: [{name: soft}]\n" + lean,
-			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"metrics on a port of root's", "metrics_listen: '[::1]:80'\ndevices: [{name: soft}]\n" + lean,
-			"NET_BIND_SERVICE NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[]",
+			"NET_BIND_SERVICE NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
 		},
 		{
 			"another control socket", "control: /x/y.sock\ndevices: [{name: soft}]\n" + lean,
-			"NET_ADMIN NET_RAW read[] write[/run/ipoibd /x] private[] devices[/dev/net] attributes[]",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd /x] private[] devices[/dev/net] attributes[] filters 0",
 		},
 	} {
 		cfg, err := config.Parse("c.yaml", []byte(c.file))
@@ -91,7 +99,7 @@ func TestNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, read := range map[string]string{"/etc/ipoibd/c.yaml": "[/etc/ipoibd /etc/ipoibd/c.yaml]", "/c.yaml": "[/c.yaml]", "/etc/ipoibd.yaml": "[/etc/ipoibd.yaml]", "/home/x/c.yaml": "[/home/x/c.yaml]"} {
-		want := "NET_ADMIN NET_RAW read" + read + " write[/run/ipoibd] private[] devices[/dev/net] attributes[]"
+		want := "NET_ADMIN NET_RAW read" + read + " write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0"
 		if got := describe(Needs(cfg, file)); got != want {
 			t.Errorf("file %s:\ngot  %s\nwant %s", file, got, want)
 		}
@@ -112,7 +120,7 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct{ name, entered, next, want string }{
 		{"the same", base, base, ""},
 		{"more addresses", base, strings.Replace(base, "ebpf", "addresses: [10.9.0.1/24], ebpf", 1), ""},
-		{"eBPF", base, strings.Replace(base, "false", "true", 1), "CAP_PERFMON, CAP_BPF"},
+		{"eBPF", base, strings.Replace(base, "false", "true", 1), "to load eBPF programs"},
 		{"no more eBPF", strings.Replace(base, "false", "true", 1), base, ""},
 		{"a real HCA", base, "devices: [{device: mlx5_0}]\ninterfaces: [{name: ib0, ebpf: false}]\n", "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband"},
 		{"another real HCA", strings.Replace(base, "name: soft", "device: mlx5_0", 1), strings.Replace(base, "name: soft", "device: mlx5_1", 1), ""},

@@ -8,29 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lister lists UDP sockets, over a netlink socket (sock_diag(7)) in the network namespace of the
-// thread that opened it. One goroutine at a time may use it.
-type Lister struct{ socket *nl.NetlinkSocket }
-
-// Open opens a Lister.
-func Open() (*Lister, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_INET_DIAG)
-	if err != nil {
-		return nil, fmt.Errorf("open sock_diag: %w", err)
-	}
-	return &Lister{socket}, nil
-}
-
-// Close closes the netlink socket.
-func (l *Lister) Close() { l.socket.Close() }
-
-// List returns the inodes of the sockets on a port that are bound to the netdev with this index,
-// or to none. A socket that was just closed has inode 0, and is left out. The kernel answers at
-// once; an error means that it cannot list sockets.
-func (l *Lister) List(port uint16, index int) (inodes []uint64, err error) {
+// Sockets returns the inodes of the UDP sockets on a port that are bound to the netdev with this
+// index, or to none, in the network namespace of the calling thread (sock_diag(7)). A socket that was
+// just closed has inode 0, and is left out. The kernel answers at once; an error means that it cannot
+// list sockets.
+func Sockets(port uint16, index int) (inodes []uint64, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: l.socket}}
 		req.AddData(&request{family, port})
 		messages, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
 		if err != nil {

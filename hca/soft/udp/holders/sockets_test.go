@@ -14,23 +14,18 @@ import (
 )
 
 // Sockets of both families are listed if they are on the port, and bound to the netdev or to none.
-func TestList(t *testing.T) {
+func TestSockets(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	ns, _ := nstest.Pair(t, 1500)
 	var netdev *net.Interface
-	var l *holders.Lister
 	ns.Do(func() {
 		var err error
 		if netdev, err = net.InterfaceByName(nstest.Dev); err != nil {
 			t.Fatal(err)
 		}
-		if l, err = holders.Open(); err != nil {
-			t.Fatal(err)
-		}
 	})
-	defer l.Close()
 	const loopback = 1
 	for _, tt := range []struct {
 		family, index int
@@ -48,11 +43,14 @@ func TestList(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("family %d, netdev %d, port %d", tt.family, tt.index, tt.port), func(t *testing.T) {
 			var inode uint64
-			ns.Do(func() { inode = bind(t, tt.family, tt.index, tt.port) })
-			got, err := l.List(4791, netdev.Index)
-			if err != nil {
-				t.Fatal(err)
-			}
+			var got []uint64
+			ns.Do(func() {
+				inode = bind(t, tt.family, tt.index, tt.port)
+				var err error
+				if got, err = holders.Sockets(4791, netdev.Index); err != nil {
+					t.Fatal(err)
+				}
+			})
 			if !tt.want {
 				if len(got) > 0 {
 					t.Errorf("inodes %d, want none", got)

@@ -22,7 +22,8 @@ func eventsCommand() *cobra.Command {
 		Short: "Show the history of recoveries: steps, reasons, durations, outages",
 		Long: "Show the rungs that recoveries entered and why, and how each recovery ended: its\n" +
 			"highest rung, its first reason, the time from detection to the end, and the\n" +
-			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries.",
+			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries, in a file beside the control\n" +
+			"socket too, so they outlive the daemon, but not a restart of the machine.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// A mistyped name would show neither entries nor an error.
 			for _, c := range []struct{ what, name string }{{"interface", iface}, {"device", device}} {
@@ -51,7 +52,7 @@ func eventsCommand() *cobra.Command {
 				return nil
 			})
 			if err == nil && last == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "no entries since the daemon has started")
+				fmt.Fprintln(cmd.ErrOrStderr(), "there are no entries")
 			}
 			if err == nil && follow {
 				fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")

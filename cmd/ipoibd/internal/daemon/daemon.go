@@ -48,6 +48,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -161,6 +162,9 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 		return errors.Join(err, made.discard(), d.closeServers())
 	}
 	d.lockMemory(cfg) // after prepare, so that a mistake is reported at once and alone
+	if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
+		d.opts.Log.Warn("cannot read the events of the former daemon", "err", err)
+	}
 	d.commit(plan, made)
 	d.cfg = cfg
 	d.takeBack()
@@ -194,6 +198,12 @@ func (d *daemon) serve(ctx context.Context) error {
 	stopped := make(chan struct{})
 	others.Go(func() {
 		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.inhibitor, d.opts.Log)
+	})
+	history := historyOf(d.cfg.Control)
+	others.Go(func() {
+		if err := d.journal.Keep(powerCtx, history); err != nil {
+			d.opts.Log.Warn("events are no longer written to a file, so a crash would lose them", "err", err)
+		}
 	})
 	others.Go(d.followHangups)
 	if d.own != nil {
@@ -239,6 +249,10 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	return errors.Join(err, d.closeServers())
 }
+
+// historyOf returns the path of the file with the latest events, beside the control socket: events
+// outlive the daemon, but not a restart of the machine.
+func historyOf(control string) string { return strings.TrimSuffix(control, ".sock") + ".events.jsonl" }
 
 func (d *daemon) closeServers() (err error) {
 	if d.metrics != nil {

@@ -1,0 +1,105 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxLines bounds the file, in entries: then it is written again with those of the ring.
+	maxLines = 2 * Size
+	// maxKept bounds what is read of the file, in bytes: entries have some hundred.
+	maxKept = 16 << 20
+)
+
+// Load restores an empty journal from a file that Keep of another process has written, if there is
+// one. Errors: the file cannot be read, or another user than root may have written it.
+func (j *Journal) Load(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	owner := info.Sys().(*syscall.Stat_t).Uid
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) {
+		return fmt.Errorf("%s is not a file that only this user may write; delete it", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxKept))
+	if err != nil {
+		return err
+	}
+	var entries []Entry
+	for line := range bytes.Lines(text) {
+		var e Entry
+		if json.Unmarshal(line, &e) != nil {
+			break // the process or the machine stopped while it wrote
+		}
+		entries = append(entries, e)
+	}
+	j.Restore(entries)
+	return nil
+}
+
+// Keep writes the journal to a file, and then each new entry, until ctx ends, so that events outlive
+// the process. It blocks for as long as the file system does, which never delays Add. A file of a
+// former process is replaced.
+func (j *Journal) Keep(ctx context.Context, path string) error {
+	var f *os.File
+	defer func() { _ = f.Close() }()
+	for last, lines := uint64(0), maxLines; ; {
+		entries, ended := j.Wait(ctx, last)
+		if ended != nil {
+			entries = j.Since(last)
+		}
+		if lines += len(entries); lines > maxLines {
+			_ = f.Close()
+			next := path + ".new" // perhaps left by a process that was killed
+			var err error
+			if f, err = os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600); err != nil {
+				return err
+			}
+			if err := os.Rename(next, path); err != nil {
+				return err
+			}
+			entries = j.Since(0)
+			lines = len(entries)
+		}
+		if err := writeLines(f, entries); err != nil {
+			return err
+		}
+		if ended != nil {
+			return nil
+		}
+		last = entries[len(entries)-1].Seq
+	}
+}
+
+func writeLines(f *os.File, entries []Entry) error {
+	var text bytes.Buffer
+	for _, e := range entries {
+		if err := json.NewEncoder(&text).Encode(e); err != nil {
+			return err
+		}
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	_, err := f.Write(text.Bytes())
+	return err
+}

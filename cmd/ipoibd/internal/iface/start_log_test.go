@@ -29,7 +29,7 @@ func TestFirstStartIsLogged(t *testing.T) {
 			text string
 			want int
 		}{
-			{"'ip link set ib0 up'", 1},
+			{"bring it up: ip link set ib0 up", 1},
 			{"msg=up ", 1},
 			{"msg=recovery", 0},
 		} {

@@ -42,8 +42,8 @@ var troubles = []trouble{
 
 // A daemon is handed over while its device fails, waits, or is suspended or given up. Afterwards exactly one
 // process runs, and has the queues of ib0; once the trouble is over, the interface works again without
-// another order; and the interface has accounted for each frame. Then the same happens while one of the two processes is
-// killed or told to end at a random moment, which may cost the account.
+// another order. Then the same happens while one of the two processes is killed or told to end at a random
+// moment.
 func TestHandOverStorm(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -73,11 +73,6 @@ func TestHandOverStorm(t *testing.T) {
 		t.Logf("%d hand-overs, with kills: %v: %v", rounds, kills, outcomes)
 		if outcomes["taken over"] < rounds/3 {
 			t.Errorf("only %d of %d hand-overs have succeeded", outcomes["taken over"], rounds)
-		}
-		if !kills {
-			for i, k := range rest(t, a, b) {
-				hosts[i].checkInterface(k)
-			}
 		}
 	}
 }

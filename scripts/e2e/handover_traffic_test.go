@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// A hand-over that is refused, because one interface recovers for a long time, does not stop the others.
+func TestRefusedHandOverStopsNothing(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	c := &host{Namespace: nstest.New(t), tb: t, number: 2, dir: shortDir(t)}
+	a.addSecondDevice(c)
+	other := *a // a, as seen by c
+	other.number = 3
+	b.join()
+	c.join()
+	a.joinTwice(&other, c)
+	b.waitReaches(a)
+	c.waitReaches(&other)
+	p := b.probe(a)
+	p.waitAnswered(t, recoveryLimit)
+	a.daemon.inject(faultRequest{Kind: "client_dead", Device: "soft1"}, faultRequest{Kind: "device_fatal", Device: "soft1"})
+	for range 2 { // without a pause, because nothing has stopped
+		began := time.Now()
+		next := a.launchHeir()
+		<-next.exited
+		next.ended = true
+		if text := next.log.String(); next.err == nil || !strings.Contains(text, "not now: ") || !strings.Contains(text, "stop the running daemon") {
+			t.Errorf("%v\n%s", next.err, text)
+		}
+		p.waitAnswered(t, recoveryLimit)
+		if s := p.silence(began); s > apartLimit {
+			t.Errorf("the other interface was silent for %v", s)
+		}
+	}
+}
+
+// Broadcasts arrive also while the daemon is handed over: one of the two processes is always a member of
+// the IP group that carries them.
+func TestHandOverLosesNoBroadcast(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const rate, port = 2000, 9999
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		h.join()
+	}
+	pingAll(a, b)
+	var in, out *net.UDPConn
+	var inErr, outErr error
+	a.Do(func() { in, inErr = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) })
+	b.Do(func() { out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: port}) })
+	if err := errors.Join(inErr, outErr); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	_ = in.SetReadBuffer(8 << 20)
+	done, sent := make(chan struct{}), make(chan uint64)
+	go func() {
+		defer out.Close()
+		tick := time.NewTicker(time.Second / rate)
+		defer tick.Stop()
+		for n := uint64(0); ; n++ {
+			select {
+			case <-done:
+				sent <- n
+				return
+			case <-tick.C:
+			}
+			if _, err := out.Write(binary.BigEndian.AppendUint64(nil, n)); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	got := make(chan uint64, 1)
+	go func() {
+		seen := map[uint64]bool{}
+		for msg := make([]byte, 8); ; {
+			if _, err := in.Read(msg); err != nil {
+				got <- uint64(len(seen))
+				return
+			}
+			seen[binary.BigEndian.Uint64(msg)] = true
+		}
+	}()
+	before := a.book()
+	for range form(20, 100) {
+		a.handOver()
+		time.Sleep(20 * time.Millisecond)
+	}
+	close(done)
+	n := <-sent
+	time.Sleep(prompt)
+	_ = in.SetReadDeadline(time.Now())
+	received := <-got
+	t.Logf("%d of %d broadcasts received; %v", received, n, a.book().since(before).drops())
+	if received != n {
+		t.Errorf("%d of %d broadcasts were lost", n-received, n)
+	}
+}

@@ -73,9 +73,9 @@ func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Id
 		return opened{}, err
 	}
 	s := newSession(dev, uint64(gen))
-	cancelled := context.AfterFunc(ctx, func() { s.Fail(ctx.Err()) })
+	stop := context.AfterFunc(ctx, func() { s.Fail(ctx.Err()) })
 	ports, err := queryPorts(s)
-	if !cancelled() {
+	if !stop() { // the opening was cancelled
 		err = cmp.Or(s.Err(), err, ctx.Err())
 	}
 	if err != nil {

@@ -117,7 +117,7 @@ func TestCaptureMistakes(t *testing.T) {
 			t.Errorf("%v: error %v, want %s", args, err, want)
 		}
 	}
-	f.err = fmt.Errorf("the interface is gone")
+	f.change(func() { f.err = fmt.Errorf("the interface is gone") })
 	if _, _, err := ipoibd(t, "capture", "--control", filepath.Join(t.TempDir(), "none"), "--write", file); err == nil {
 		t.Error("captured without a daemon")
 	}

@@ -35,8 +35,20 @@ func newFake() *fake {
 }
 
 func (f *fake) Names() control.Names      { return f.names }
-func (f *fake) Status() report.Status     { return f.status }
 func (f *fake) Journal() *journal.Journal { return f.log }
+
+func (f *fake) Status() (s report.Status) {
+	f.change(func() { s = f.status })
+	return s
+}
+
+// change changes the daemon while it is served. (The race detector does not see that a request over a
+// socket orders a write before it and a read after it.)
+func (f *fake) change(what func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	what()
+}
 
 func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
 
@@ -60,7 +72,10 @@ func (f *fake) Capture(_ context.Context, q capture.Request, out capture.Output)
 func (f *fake) Resume(context.Context) error { return f.take("resume", "") }
 
 func (f *fake) Reload(context.Context) (report.Reload, error) {
-	return f.reload, f.take("reload", "")
+	err := f.take("reload", "")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reload, err
 }
 
 func (f *fake) Add(_ context.Context, definition []byte, _ *os.File) (report.Reload, error) {

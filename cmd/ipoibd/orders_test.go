@@ -161,7 +161,7 @@ func TestDelete(t *testing.T) {
 	if _, _, err := ipoibd(t, "delete", "--control", path, "nope0"); err != nil || !slices.Equal(f.taken(), []string{"remove nope0"}) {
 		t.Errorf("added at run time: %v", err)
 	}
-	f.err = control.ErrNotFound
+	f.change(func() { f.err = control.ErrNotFound })
 	if _, _, err := ipoibd(t, "delete", "--control", path, "nope0"); !errors.Is(err, link.ErrNotFound) {
 		t.Errorf("it does not exist: %v", err)
 	}
@@ -225,10 +225,12 @@ func TestCompletionOfKinds(t *testing.T) {
 func TestReload(t *testing.T) {
 	f := newFake()
 	path, _ := serve(t, f)
-	f.reload = report.Reload{
-		Devices:    []report.Outcome{{Name: "soft", Change: "kept", Fields: []string{}}},
-		Interfaces: []report.Outcome{{Name: "ib0", Change: "changed", Fields: []string{"mtu", "addresses"}}, {Name: "ib1", Change: "removed", Fields: []string{}}},
-	}
+	f.change(func() {
+		f.reload = report.Reload{
+			Devices:    []report.Outcome{{Name: "soft", Change: "kept", Fields: []string{}}},
+			Interfaces: []report.Outcome{{Name: "ib0", Change: "changed", Fields: []string{"mtu", "addresses"}}, {Name: "ib1", Change: "removed", Fields: []string{}}},
+		}
+	})
 	reload := func(args ...string) (out string, code int, err error) {
 		var stdout bytes.Buffer
 		root := rootCommand()
@@ -246,15 +248,15 @@ func TestReload(t *testing.T) {
 	if e := json.Unmarshal([]byte(out), &got); e != nil || !reflect.DeepEqual(got, f.reload) || code != 0 || err != nil {
 		t.Errorf("%s, exit %d, %v", out, code, err)
 	}
-	f.reload.Interfaces[0].Error = "address 10.9.0.1/24: refused"
+	f.change(func() { f.reload.Interfaces[0].Error = "address 10.9.0.1/24: refused" })
 	if out, code, err := reload(); !strings.Contains(out, "refused") || code != exitFailure || err == nil || !strings.Contains(err.Error(), "not completely: interface ib0: changed (mtu, addresses): address") {
 		t.Errorf("%q, exit %d, %v", out, code, err)
 	}
-	f.err = fmt.Errorf("%w: x.yaml:3: devices[0].lanes: 3", control.ErrMistake)
+	f.change(func() { f.err = fmt.Errorf("%w: x.yaml:3: devices[0].lanes: 3", control.ErrMistake) })
 	if out, code, err := reload(); out != "" || code != exitUsage || err == nil || !strings.Contains(err.Error(), "x.yaml:3: ") {
 		t.Errorf("%q, exit %d, %v", out, code, err)
 	}
-	f.err = errors.New("there is no file")
+	f.change(func() { f.err = errors.New("there is no file") })
 	if out, code, err := reload(); out != "" || code != exitFailure || err == nil {
 		t.Errorf("%q, exit %d, %v", out, code, err)
 	}

@@ -153,7 +153,7 @@ func TestStatusCheck(t *testing.T) {
 		{"without an address", []report.Interface{idle("ib0"), bare}, "interface ib3 is up, but lacks what was configured: address 10.9.0.1/24: refused; route 10.0.0.0/8: refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f.status = report.Status{Time: epoch, Interfaces: c.interfaces}
+			f.change(func() { f.status = report.Status{Time: epoch, Interfaces: c.interfaces} })
 			var out strings.Builder
 			root := rootCommand()
 			root.SetOut(&out)

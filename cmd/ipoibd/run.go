@@ -62,7 +62,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, programs, err := f.confine(s.cfg, cmd.Flags().Changed("user"))
+			confined, programs, err := f.confine(cmd.ErrOrStderr(), s, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -112,8 +112,10 @@ func runCommand() *cobra.Command {
 }
 
 // confine loads the eBPF programs and enters the sandbox, by which the program starts again. It returns
-// no sandbox if there is to be none, and no programs if they are not needed.
-func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
+// no sandbox if there is to be none, and no programs if they are not needed. In the first start it logs
+// what the sandbox will hide: the processes that have the UDP port of a device.
+func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
+	cfg := s.cfg
 	needs := f.needs(cfg)
 	load := func() (c sandbox.Carried) {
 		if needs.Filters == 0 {
@@ -143,7 +145,16 @@ func (f *runFlags) confine(cfg *config.Config, userChosen bool) (*sandbox.Sandbo
 			return nil, nil, err
 		}
 	}
-	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }, load)
+	first := func() sandbox.Carried {
+		for i := range cfg.Devices {
+			d := &cfg.Devices[i]
+			if taken := backend.PortTaken(d); taken != nil && !f.takeOver {
+				slog.New(s.format(out)).Warn("the UDP port of the device is taken", "device", d.Name, "err", taken)
+			}
+		}
+		return load()
+	}
+	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }, first)
 	if err == nil {
 		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}

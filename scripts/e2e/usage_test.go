@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,6 +136,13 @@ func TestTwoDaemons(t *testing.T) {
 	other := filepath.Join(a.dir, "other.sock")
 	requireMistake(t, a.runDaemon("--control", other), `the interface is in use by another process \(process \d+\): stop it, or choose another name`)
 	pingAll(a, b)
+
+	// A daemon for another interface on the same underlay names the one that has the port, although its
+	// sandbox will hide that one.
+	second := await(t, a.Namespace, other, a.runDaemon("--control", other, "--name", "ib9"))
+	if want := fmt.Sprintf("port taken by ipoibd (pid %d)", a.daemon.cmd.Process.Pid); !strings.Contains(second.log.String(), want) {
+		t.Errorf("no %q in the log", want)
+	}
 }
 
 // Without a daemon, status and delete say so.

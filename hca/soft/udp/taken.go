@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -46,6 +47,19 @@ func bindError(err error, index int) error {
 		return os.NewSyscallError("bind", err)
 	}
 	return takenOn(index)
+}
+
+// Taken returns a *PortTakenError that names the processes with the port on a netdev, or nil if no
+// other process is found. It binds nothing.
+func Taken(netdev string) error {
+	n, err := net.InterfaceByName(netdev)
+	if err != nil {
+		return nil // opening the transport reports it
+	}
+	if e := takenOn(n.Index); len(e.Holders) > 0 {
+		return e
+	}
+	return nil
 }
 
 // takenOn returns the error for a port in use on a netdev. If the kernel cannot list sockets

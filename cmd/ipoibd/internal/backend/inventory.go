@@ -69,6 +69,19 @@ func Local(open func(string) (hca.Device, error), underlay string) System {
 	return s
 }
 
+// PortTaken returns an error that names the processes with the UDP port of a software HCA, or nil. A
+// daemon in the sandbox cannot find them.
+func PortTaken(d *config.Device) error {
+	if config.KindOf(d.HCA) != config.KindSoft {
+		return nil
+	}
+	underlay := d.Underlay
+	if underlay == "" {
+		underlay, _ = udp.DefaultNetdev() // without one, opening the device fails
+	}
+	return udp.Taken(underlay)
+}
+
 // Take returns the HCAs of all kinds, the software HCA first.
 func (s System) Take() ([]Entry, error) {
 	var out []Entry

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -304,11 +305,29 @@ func counted[E interface {
 	return strings.Join(parts, ", ")
 }
 
-// counters prints nonzero counters with their meanings.
+var digits = regexp.MustCompile("[0-9]+")
+
+// byNumbers orders names, and the numbers in them by value.
+func byNumbers(a, b string) int {
+	padded := func(s string) string {
+		return digits.ReplaceAllStringFunc(s, func(n string) string { return fmt.Sprintf("%020s", n) })
+	}
+	return strings.Compare(padded(a), padded(b))
+}
+
+// counters prints nonzero counters with their meanings, the meaning of a histogram once.
 func (p *printer) counters(c report.Counters, meaning func(name string) string) {
-	for _, name := range slices.Sorted(maps.Keys(c)) {
-		if n := c[name].Value; n > 0 {
-			p.line("  %s\t%d\t%s", name, n, meaning(name))
+	last := ""
+	for _, name := range slices.SortedFunc(maps.Keys(c), byNumbers) {
+		n, text := c[name].Value, meaning(name)
+		if n == 0 {
+			continue
 		}
+		if text == last { // the next bucket of a histogram
+			text = ""
+		} else {
+			last = text
+		}
+		p.line("  %s\t%d\t%s", name, n, text)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -195,5 +196,24 @@ ib0        -                 02:00:00:00:00:03  192.0.2.3  0x000023  asked   nev
 	}
 	if _, _, err = ipoibd(t, "peers", "-I", "ib9", "--control", path); err == nil || !strings.Contains(err.Error(), "no interface ib9") {
 		t.Error(err)
+	}
+}
+
+// The buckets of a histogram are in the order of their numbers, with its meaning once.
+func TestStatusOrdersHistograms(t *testing.T) {
+	s := sample()
+	s.Interfaces[0].Counters = report.Counters{"tap_bytes_4096_8191": {Value: 1}, "tap_bytes_32768_65535": {Value: 2}, "tap_bytes_512_1023": {Value: 3}}
+	text := printed(t, s, true)
+	var order []string
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 0 && strings.HasPrefix(f[0], "tap_bytes_") {
+			order = append(order, f[0])
+		}
+	}
+	if want := []string{"tap_bytes_512_1023", "tap_bytes_4096_8191", "tap_bytes_32768_65535"}; !slices.Equal(order, want) {
+		t.Errorf("order %q", order)
+	}
+	if n := strings.Count(text, "by their length in bytes"); n != 1 {
+		t.Errorf("the meaning is printed %d times", n)
 	}
 }

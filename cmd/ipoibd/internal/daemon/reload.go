@@ -184,12 +184,12 @@ func (d *daemon) apply(ctx context.Context, follow func(*config.Config) (*config
 	for _, list := range [][]report.Outcome{result.Devices, result.Interfaces} {
 		for _, o := range list {
 			if o.Change != string(config.Kept) {
-				d.opts.Log.Info("configuration change", "name", o.Name, "change", o.Change, "fields", strings.Join(o.Fields, ","), "err", o.Error)
+				d.opts.Log.Info("configuration changed", "name", o.Name, "change", o.String())
 				d.journal.Add(journal.Entry{Scope: o.Name, Kind: journal.KindNote, Text: o.String()})
 			}
 		}
 	}
-	d.opts.Log.Info("configuration changed")
+	d.opts.Log.Info("configuration applied")
 	return result, nil
 }
 

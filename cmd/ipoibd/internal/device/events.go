@@ -117,7 +117,7 @@ func (o *owner) setPorts(ports []hca.PortAttr) {
 // (rxe_cq_post, drivers/infiniband/sw/rxe/rxe_cq.c).
 func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 	switch {
-	case ev == last && ev.Type == hca.EventCQErr:
+	case ev == last && ev.Type == hca.EventCQErr, ev.Type == hca.EventGIDChange: // what follows from it is logged
 		return slog.LevelDebug
 	case ev.Type == hca.EventPortErr: // the link of the underlay is down
 		return slog.LevelWarn

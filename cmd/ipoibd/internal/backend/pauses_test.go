@@ -67,6 +67,39 @@ func TestR07PausesAreTheWiresReport(t *testing.T) {
 	})
 }
 
+// While the netdevs are examined at an opening, which waits for the kernel's lock of all interfaces, nothing
+// else waits for the HCA: neither its status nor the list of devices (R19).
+func TestR19OpeningBlocksNothingElse(t *testing.T) {
+	k := newFakeKernel(t, rxe("rxe0", 3, rxeGUID))
+	with := k.kernel()
+	examined := false
+	var h *realHCA
+	with.pauses = func(rdma.Device) (func() (uint64, error), func() error) {
+		examined = true
+		if !h.mu.TryLock() {
+			t.Error("the lock of the HCA is held")
+		} else {
+			h.mu.Unlock()
+		}
+		return nil, nil
+	}
+	h, err := newRealHCA(t.Context(), realConfig(), k.openHCA, with, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := h.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := h.Open(id)
+	if err != nil || !examined {
+		t.Fatalf("examined: %v, %v", examined, err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Without such counters there is no report, and a reading that fails changes nothing.
 func TestNoPausesWithoutCounters(t *testing.T) {
 	dev := &identified{}

@@ -189,10 +189,10 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
 		h.known, h.last = id, now
 	}
+	h.mu.Unlock() // reportPauses may block
 	return &identified{h.kernel.reportPauses(dev, now), id}, nil
 }
 

@@ -35,7 +35,6 @@ type pauses struct {
 	due     time.Time // when to read again
 	reading bool
 	closed  bool
-	ended   sync.WaitGroup // readings
 }
 
 // WireBlocked implements [hca.WireReporter]. It returns the result of an earlier reading and starts
@@ -45,7 +44,7 @@ func (p *pauses) WireBlocked() uint64 {
 	defer p.mu.Unlock()
 	if !p.reading && !p.closed && !time.Now().Before(p.due) {
 		p.reading = true
-		p.ended.Go(p.readOnce)
+		go p.readOnce()
 	}
 	return p.count + hca.WireBlockedOf(p.Device)
 }
@@ -57,18 +56,22 @@ func (p *pauses) readOnce() {
 	if err == nil { // else the netdev is gone, or its driver was changed
 		p.count = n
 	}
-	p.reading, p.due = false, time.Now().Add(pauseEvery)
+	if p.reading, p.due = false, time.Now().Add(pauseEvery); p.closed {
+		_ = p.close() // Close has left it to this reading
+	}
 }
 
-// Close implements [hca.Device].
+// Close implements [hca.Device]. It leaves the rest to a reading under way: if it waited for the kernel's lock
+// of all interfaces, the device would seem to hang.
 func (p *pauses) Close() error {
 	if err := p.Device.Close(); err != nil {
 		return err
 	}
 	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.ended.Wait()
+	defer p.mu.Unlock()
+	if p.closed = true; p.reading {
+		return nil
+	}
 	return p.close()
 }
 

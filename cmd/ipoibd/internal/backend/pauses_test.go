@@ -67,6 +67,42 @@ func TestR07PausesAreTheWiresReport(t *testing.T) {
 	})
 }
 
+// A reading that waits for the kernel's lock of all interfaces does not delay the end of the HCA, which would
+// seem to hang (R07). The reading then ends its use of the netdevs.
+func TestR07CloseDoesNotWaitForAReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 3, rxeGUID))
+		var ended time.Duration
+		began, lock := time.Now(), make(chan struct{}, 1)
+		read := func() (uint64, error) {
+			lock <- struct{}{}
+			<-lock
+			return 0, nil
+		}
+		with := k.kernel()
+		with.pauses = func(rdma.Device) (func() (uint64, error), func() error) {
+			return read, func() error { ended = time.Since(began); return nil }
+		}
+		inner, err := k.openHCA("rxe0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev := with.reportPauses(inner, rdma.Device{})
+		time.Sleep(pauseEvery)
+		lock <- struct{}{}
+		_ = hca.WireBlockedOf(dev)
+		time.AfterFunc(time.Minute, func() { <-lock })
+		asked := time.Now()
+		if err := dev.Close(); err != nil || time.Since(asked) != 0 {
+			t.Errorf("closed after %v: %v", time.Since(asked), err)
+		}
+		time.Sleep(time.Hour)
+		if want := pauseEvery + time.Minute; ended != want {
+			t.Errorf("the use has ended after %v, want %v", ended, want)
+		}
+	})
+}
+
 // While the netdevs are examined at an opening, which waits for the kernel's lock of all interfaces, nothing
 // else waits for the HCA: neither its status nor the list of devices (R19).
 func TestR19OpeningBlocksNothingElse(t *testing.T) {

@@ -129,14 +129,15 @@ func (f *newFile) Write(b []byte) (n int, err error) {
 
 // replaceFile returns a new file in place of the one at a path, so that no traffic goes into a file, or through
 // a link, that another user has put there. Only its owner can read it. A pipe or a device is opened instead,
-// unless it belongs to another user, except root.
+// unless it belongs to another user, except root. So is what the caller has passed as a descriptor.
 func replaceFile(path string) (*os.File, error) {
-	flags := os.O_WRONLY | unix.O_NOFOLLOW
-	info, err := os.Lstat(path)
-	if filepath.Dir(path) == "/dev/fd" || filepath.Dir(path) == "/proc/self/fd" { // of this process itself
-		flags = os.O_WRONLY
-		info, err = os.Stat(path)
+	link, _ := os.Readlink(path) // of /dev/stdout: /proc/self/fd/1
+	for _, name := range []string{path, link} {
+		if dir := filepath.Dir(name); dir == "/dev/fd" || dir == "/proc/self/fd" {
+			return os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0) // not by path, which may lead elsewhere by now
+		}
 	}
+	info, err := os.Lstat(path)
 	const other = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice
 	if err != nil || info.Mode()&other == 0 {
 		to, err := os.CreateTemp(filepath.Dir(path), ".ipoibd-capture-*")
@@ -148,7 +149,7 @@ func replaceFile(path string) (*os.File, error) {
 		}
 		return to, nil
 	}
-	to, err := os.OpenFile(path, flags, 0)
+	to, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -92,6 +92,42 @@ func TestCaptureReplacesTheFile(t *testing.T) {
 	}
 }
 
+// A descriptor that the caller has passed is written to, whoever owns the pipe behind it, also through a link such
+// as /dev/stdout, which stays.
+func TestCaptureToADescriptor(t *testing.T) {
+	path, _ := serve(t, newFake())
+	link := filepath.Join(t.TempDir(), "stdout")
+	for _, through := range []bool{false, true} {
+		out, in, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := in.Chown(65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := fmt.Sprintf("/proc/self/fd/%d", in.Fd())
+		if through {
+			if err := os.Symlink(file, link); err != nil {
+				t.Fatal(err)
+			}
+			file = link
+		}
+		if _, _, err := ipoibd(t, "capture", "--control", path, "--write", file); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		in.Close()
+		if text, err := io.ReadAll(out); err != nil || !strings.HasPrefix(string(text), "file of") {
+			t.Errorf("%s: the pipe got %q, %v", file, text, err)
+		}
+		out.Close()
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("the link has become %v, %v", info.Mode(), err)
+	}
+}
+
 // A mistake is reported before anything is asked of the daemon, and a refusal leaves the file
 // that is there.
 func TestCaptureMistakes(t *testing.T) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -136,23 +135,31 @@ func outputOf(ctx context.Context, args []string) []byte {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay = time.Second
-	out := &limited{left: maxReported}
+	out := &limited{}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Run(); err != nil {
-		fmt.Fprintf(&out.Buffer, "\n%s: %v\n", strings.Join(args, " "), err)
+	err := cmd.Run()
+	if out.cut {
+		out.note(args, "the rest of its output is left out")
 	}
-	return out.Bytes()
+	if err != nil {
+		out.note(args, err.Error())
+	}
+	return out.kept
 }
 
-// limited keeps what is written to it, up to a number of bytes.
+// limited keeps what is written to it, up to maxReported.
 type limited struct {
-	bytes.Buffer
-	left int
+	kept []byte
+	cut  bool
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	n := min(len(p), l.left)
-	l.left -= n
-	l.Buffer.Write(p[:n])
+	n := min(len(p), maxReported-len(l.kept))
+	l.kept, l.cut = append(l.kept, p[:n]...), l.cut || n < len(p)
 	return len(p), nil
+}
+
+// note appends a remark about the command.
+func (l *limited) note(args []string, text string) {
+	l.kept = fmt.Appendf(l.kept, "\n%s: %s\n", strings.Join(args, " "), text)
 }

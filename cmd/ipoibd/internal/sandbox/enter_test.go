@@ -708,7 +708,9 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 	theirs := filepath.Join(base, "ipoibd", "theirs")
+	below := filepath.Join(base, "ipoibd", "below") // another user could replace what is in it by a link
 	err := errors.Join(
+		os.Mkdir(below, 0o755), os.WriteFile(filepath.Join(below, "roots"), nil, 0o600), os.Chown(below, stranger, stranger),
 		os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // anyone may replace what is in it
 		os.Chown(filepath.Join(base, "theirs"), stranger, stranger),
 		os.WriteFile(theirs, nil, 0o600), os.Chown(theirs, stranger, stranger),
@@ -721,7 +723,7 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{
-		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "new": 65534,
+		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "ipoibd/below": stranger, "ipoibd/below/roots": 0, "new": 65534,
 		"app": 0, "app/data": 0, "open/ipoibd": 0, "theirs/ipoibd": 0,
 	} {
 		var st unix.Stat_t

@@ -91,8 +91,13 @@ func (u *User) adopt(p Policy) error {
 		}
 		var paths []string // the parent comes first
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || !owned(path) {
+			switch {
+			case err != nil:
 				return err
+			case entry.IsDir() && !roots(path):
+				return fs.SkipDir
+			case !owned(path):
+				return nil
 			}
 			if entry.Type() == fs.ModeSocket {
 				if c, err := net.DialTimeout("unix", path, time.Second); err == nil {

@@ -236,11 +236,11 @@ func TestSandboxRefusesMore(t *testing.T) {
 	b.join()
 	b.waitReaches(a)
 	before := a.qp()
-	const says = "the daemon has given up privileges at its start that this needs: "
+	const says = "this needs privileges that the daemon dropped at its start ("
 	for what, needs := range map[string]string{
 		lean + ", {name: ib7, pkey: 0x8001}]\n":                                "to load eBPF programs",
 		lean + ", {name: ib7, pkey: 0x8001, ebpf: false, follow: true}]\n":     "CAP_NET_BROADCAST, CAP_SYS_ADMIN",
-		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband; restart it",
+		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband); restart the daemon",
 		strings.Replace(lean, "pkeys", "peers: [b.example], pkeys", 1) + "]\n": "to read /etc/gai.conf, to read /etc/host.conf, to read /etc/hosts, to read /etc/nsswitch.conf, to read /etc/resolv.conf",
 	} {
 		a.edit(what)

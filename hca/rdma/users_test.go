@@ -45,7 +45,7 @@ func listOf(kind tracked) []byte {
 	}, nil)
 }
 
-// A process in whose PID namespace the caller is not has no PID, and is a user like any other.
+// A process of a PID namespace outside the caller's has no PID, and is a user like any other.
 func TestParseResources(t *testing.T) {
 	for _, kind := range []tracked{contexts, domains} {
 		msg := listOf(kind)

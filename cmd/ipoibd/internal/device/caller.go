@@ -45,8 +45,8 @@ var callVerbs = [...]string{
 }
 
 const (
-	// callLimit is how long a call may take: as long as a verb (guard.DefaultVerbTimeout), although it
-	// takes microseconds.
+	// callLimit is how long a call may take: about as long as a verb (verbTimeout), although it takes
+	// microseconds.
 	callLimit = time.Second
 	// callLooks is how often Await checks a call within callLimit. A stall of this process, however
 	// long, costs one check, so it is not mistaken for a call that hangs.

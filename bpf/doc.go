@@ -22,12 +22,12 @@
 //
 // # Privileges
 //
-// Loading programs needs capabilities with which a process can read all memory of the machine. Using
-// loaded ones needs neither these nor bpf(2). So [Load] returns only descriptors, which a process may
-// pass to the program that it executes after it has given up its privileges, and [Open] makes
-// [Programs] of them there. The process can load no more later. A filter is therefore a program of
-// seven instructions for each TAP, of which Load loads as many as it is asked for; they continue, by
-// a tail call, in the one that does the work.
+// Loading programs takes capabilities with which a process can read all memory of the machine. Using
+// loaded programs takes neither these nor bpf(2). So [Load] returns only descriptors. A process can drop
+// its privileges, execute a program and pass them to it, and there [Open] makes [Programs] of them. It
+// cannot load more later. So each TAP has a filter of its own, a program of seven instructions, and Load
+// loads as many of them as the caller asks for. They continue, by a tail call, in the program that does
+// the work.
 //
 // # Lifetime
 //
@@ -40,15 +40,15 @@
 // # Counts
 //
 // The filters keep their counts in a mapped array with an element for each CPU of each filter, which
-// they change without atomic operations. A per-CPU array could not be mapped. A [Histogram] has a bucket for each power of two.
+// they change without atomic operations. The kernel cannot map a per-CPU array. A [Histogram] has a
+// bucket for each power of two.
 //
 // # Building
 //
 // `make generate` compiles the C files with clang, for little-endian machines (the daemon builds for
 // amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are
 // committed, so building the daemon does not require clang; a test checks that they are up to date.
-// The programs use only structures of
-// the kernel's user-space API, so they do not need the type information (BTF) of the running
+// The programs use only structures of the kernel's user-space API, so they do not need the type information (BTF) of the running
 // kernel. They load on Linux 5.8 and later; tests run them on the host's kernel, and in guests
 // with Linux 6.1 and 6.12.
 package bpf

@@ -23,7 +23,7 @@ const steerings = 4
 // Errors of [Programs].
 var (
 	// ErrNotLoaded is the error of nil Programs.
-	ErrNotLoaded = errors.New("the eBPF programs are loaded only at the start of the daemon, whose configuration did not use eBPF; restart the daemon")
+	ErrNotLoaded = errors.New("the daemon loads eBPF programs only at its start, and its configuration used none then; restart the daemon")
 	// ErrNoFilter means that all filters are in use.
 	ErrNoFilter = errors.New("all eBPF filters that the daemon loaded at its start are in use; restart the daemon to load more")
 )
@@ -70,10 +70,10 @@ func Load(filters int) (fds []int, err error) {
 	return fds, nil
 }
 
-// Unavailable returns Programs that consist of none, and an error that says why.
+// Unavailable returns empty Programs, whose methods return err.
 func Unavailable(err error) *Programs { return &Programs{err: err} }
 
-// Open returns the programs with the descriptors of Load, which belong to it also after an error. It
+// Open returns the programs with the descriptors of Load, which it owns even after an error. It
 // needs no capability and makes no bpf(2) call, so it works where that call is denied.
 func Open(fds []int) (*Programs, error) {
 	if len(fds) <= numMaps+steerings {

@@ -63,7 +63,7 @@ func checkPassed(ns *os.File, path string) error {
 	case os.SameFile(is, own):
 		return fmt.Errorf("the descriptor passed for %s is the daemon's own network namespace: %w", path, ErrNoNamespace)
 	case leadsElsewhere(path, is):
-		return fmt.Errorf("%s is gone here, or leads to another namespace than was passed: %w", path, ErrNoNamespace)
+		return fmt.Errorf("%s is gone, or leads to another namespace than the one passed: %w", path, ErrNoNamespace)
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ import (
 //
 // none, asked and waiting keep messages, ready sends them, refused drops them.
 //
-// A handle is renewed because some drivers (mlx5) resolve the MAC of the next hop when it is made, and
-// use that MAC for ever: a peer or a router that has another one since then is not reached any more.
+// A handle is renewed because some drivers (mlx5) resolve the MAC of the next hop when they create it, and
+// never again: if the MAC of a peer or a router changes, packets no longer reach it.
 type handleState uint8
 
 const (

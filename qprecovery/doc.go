@@ -103,8 +103,8 @@
 // meantime. Like the operator's commands, a suspension does not count as a use.
 //
 // Another process can continue a ladder that has no operation under way ([Ladder.HandOver],
-// [DeviceLadder.HandOver]): budgets, pauses, waits and the current record go on. What was
-// open is opened there by itself, so that begins as at a first start.
+// [DeviceLadder.HandOver]): budgets, pauses, waits and the current record go on. The
+// other process opens the device itself, so an open device begins there as at a first start.
 //
 // # Generations
 //

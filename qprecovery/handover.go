@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Handed is what the ladder of an interface hands over to another process (R26). That one creates every
-// object of the device itself, so an interface that has some begins idle there. One that has none stays as
-// it is.
+// Handed is what the ladder of an interface hands over to another process (R26). That process creates all
+// objects of the device itself, so an interface that has objects begins there in Idle. An interface without
+// objects keeps its state.
 type Handed struct {
 	State     State // Idle, Detached or GivenUp
 	Reason    Reason
@@ -33,7 +33,7 @@ func (l *Ladder) HandOver(now time.Time) (h Handed, ok bool) {
 		h.State = Idle
 	case Detached, GivenUp:
 		h.State, h.Reason, h.Record, h.NoCarrier = l.state, l.why, l.history.current(), l.traffic.state == noCarrier
-	default: // the others hold objects of the device that are not in order
+	default: // the other states hold objects of the device that are not in order
 		return Handed{}, false
 	}
 	h.Budget, h.Pause = l.budget.handOver(now), l.pause
@@ -58,9 +58,9 @@ func InheritLadder(now time.Time, h Handed) *Ladder {
 	return l
 }
 
-// HandedDevice is what the ladder of a device hands over to another process (R26). That one opens the device
-// itself, so an open device is opened there as at the first start, whatever identity this version sees in
-// it, but with its budget. One that is closed stays as it is.
+// HandedDevice is what the ladder of a device hands over to another process (R26). That process opens the
+// device itself, so it opens an open device as at the first start, whatever identity this version sees in
+// it, but with its budget. A closed device keeps its state.
 type HandedDevice struct {
 	State    DeviceState // Starting, Pausing, Waiting, GivenUp or Suspended
 	Reason   Reason
@@ -97,7 +97,7 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 			h.GivesUp = d.wait.due.Sub(now)
 		}
 		return h, d.session.state == sessionNone
-	default: // the others are on their way
+	default: // the other states are transitions
 		return HandedDevice{}, false
 	}
 }

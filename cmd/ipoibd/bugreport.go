@@ -56,12 +56,12 @@ func bugReportCommand() *cobra.Command {
 	var file, configFile string
 	cmd := &cobra.Command{
 		Use:   "bugreport",
-		Short: "Write an archive with all that a bug report needs",
-		Long: "Write a gzipped tar archive with what describes this host and its daemon: findings, status,\n" +
+		Short: "Write an archive with everything that a bug report needs",
+		Long: "Write a gzipped tar archive that describes this host and its daemon: findings, status,\n" +
 			"events, log, the configuration file, and the network settings of the kernel. A command\n" +
 			"that is missing or fails is noted in the archive. The command changes nothing.\n\n" +
-			"The archive contains addresses, firewall rules and the names of processes: look at it\n" +
-			"before you give it away. Run it as root, with the --control of the daemon.",
+			"The archive contains addresses, firewall rules and the names of processes: review it\n" +
+			"before you share it. Run it as root, with the --control of the daemon.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
@@ -91,7 +91,7 @@ func bugReportCommand() *cobra.Command {
 	return cmd
 }
 
-// writeReport writes the archive, whose files lie in a directory of this name.
+// writeReport writes the archive. Its files are in a directory of this name.
 func writeReport(ctx context.Context, to, progress io.Writer, name, control, configFile string) error {
 	self, err := os.Executable()
 	if err != nil {

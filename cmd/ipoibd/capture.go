@@ -65,7 +65,7 @@ func captureCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&q.Levels, "level", []string{record.IPoIB.String()}, "what to show: "+strings.Join(record.Levels(), ", ")+"; separate several by commas")
 	f.StringVarP(&path, "write", "w", "-", "file to create or replace; -: standard output")
-	f.Uint64VarP(&q.Count, "count", "c", 0, "end after this many packets (default: no limit)")
+	f.Uint64VarP(&q.Count, "count", "c", 0, "stop after this many packets (default: no limit)")
 	f.DurationVar(&duration, "duration", 0, "end after this long (default: no limit)")
 	f.IntVarP(&q.Snaplen, "snaplen", "s", capture.MaxSnaplen, "bytes of each packet to write")
 	f.StringVar(&q.Direction, "direction", capture.DirectionBoth, "in (to the host), out (from the host) or both")
@@ -128,8 +128,8 @@ func (f *newFile) Write(b []byte) (n int, err error) {
 }
 
 // replaceFile returns a new file in place of the one at a path, so that no traffic goes into a file, or through
-// a link, that another user has put there. Only its owner can read it. A pipe or a device is opened instead,
-// unless it belongs to another user, except root. So is what the caller has passed as a descriptor.
+// a link, that another user has put there. Only its owner can read it. A pipe or a device is opened as it is,
+// unless it belongs to a user other than this one or root. So is a descriptor that the caller has passed.
 func replaceFile(path string) (*os.File, error) {
 	link, _ := os.Readlink(path) // of /dev/stdout: /proc/self/fd/1
 	for _, name := range []string{path, link} {

@@ -22,8 +22,8 @@ func eventsCommand() *cobra.Command {
 		Short: "Show the history of recoveries: steps, reasons, durations, outages",
 		Long: "Show the rungs that recoveries entered and why, and how each recovery ended: its\n" +
 			"highest rung, its first reason, the time from detection to the end, and the\n" +
-			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries, in a file beside the control\n" +
-			"socket too, so they outlive the daemon, but not a restart of the machine.",
+			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries, also in a file beside the\n" +
+			"control socket, so they survive a restart of the daemon, but not of the machine.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// A mistyped name would show neither entries nor an error.
 			for _, c := range []struct{ what, name string }{{"interface", iface}, {"device", device}} {
@@ -52,7 +52,7 @@ func eventsCommand() *cobra.Command {
 				return nil
 			})
 			if err == nil && last == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "there are no entries")
+				fmt.Fprintln(cmd.ErrOrStderr(), "no entries")
 			}
 			if err == nil && follow {
 				fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")

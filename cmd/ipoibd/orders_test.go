@@ -154,7 +154,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// The daemon removes an interface that was added to it. Any other, and one that does not exist, is not its matter.
+// The daemon removes an interface that was added to it. The command handles any other, and one that does not exist.
 func TestDelete(t *testing.T) {
 	f := newFake()
 	path, _ := serve(t, f)

@@ -21,9 +21,9 @@ func peersCommand() *cobra.Command {
 		Use:   "peers",
 		Short: "List the peers, and when each was last heard",
 		Long: "List the peers of each interface: their IP addresses, their addresses on the fabric, the\n" +
-			"state of their address handles, and how long ago data was last sent to each, and anything\n" +
-			"was last heard from it. A peer to which data is sent, but which is silent, is dead, or\n" +
-			"cannot be reached. 'ipoibd status --json' has the same as JSON.",
+			"state of their address handles, and how long ago data was last sent to each and anything\n" +
+			"was last heard from it. A peer that stays silent while data is sent to it is dead or\n" +
+			"unreachable. 'ipoibd status --json' has the same data as JSON.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			if err != nil {
@@ -59,7 +59,7 @@ func printPeers(out io.Writer, s *report.Status, iface string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("there is no interface %s; 'ipoibd status' lists them", iface)
+		return fmt.Errorf("no interface %s; 'ipoibd status' lists them", iface)
 	}
 	return w.Flush()
 }

@@ -48,10 +48,10 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
-			"At first the daemon gives up all privileges that its configuration does not need, and\n" +
-			"starts itself again without them (--sandbox=false: it keeps them).\n\n" +
+			"At its start the daemon drops all privileges that its configuration does not need, and\n" +
+			"executes itself again (--sandbox=false: it keeps them).\n\n" +
 			"The interface is created down: 'ip link set ib0 up', or --up, opens the queue pair.\n" +
-			"When the daemon ends, the interface stays, with its addresses and without carrier; the\n" +
+			"When the daemon exits, the interface stays, with its addresses and without carrier; the\n" +
 			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n" +
 			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
 			"Each flag but --port can also be set by an environment variable:\n" +
@@ -73,7 +73,7 @@ func runCommand() *cobra.Command {
 			log := slog.New(limited)
 			slog.SetDefault(log) // for libraries
 			for _, name := range s.unknown {
-				log.Warn("environment variable ignored: no flag of 'ipoibd run' has this name", "name", name)
+				log.Warn("ignoring unknown environment variable", "name", name)
 			}
 			if confined != nil && len(confined.Missing) > 0 {
 				log.Info("the sandbox is not complete", "missing", strings.Join(confined.Missing, "; "))
@@ -111,9 +111,9 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-// confine loads the eBPF programs and enters the sandbox, by which the program starts again. It returns
-// no sandbox if there is to be none, and no programs if they are not needed. In the first start it logs
-// what the sandbox will hide: the processes that have the UDP port of a device.
+// confine loads the eBPF programs and enters the sandbox, for which the program executes itself again. It
+// returns no sandbox if the configuration switches it off, and no programs if they are not needed. In the first
+// start it logs what the sandbox will hide: the processes that have the UDP port of a device.
 func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
 	cfg := s.cfg
 	needs := f.needs(cfg)
@@ -130,7 +130,7 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 	}
 	if !cfg.Sandbox {
 		if userChosen {
-			return nil, nil, errors.New("--user: the daemon changes its user when it enters the sandbox, and there is to be none (--sandbox=false)")
+			return nil, nil, errors.New("--user cannot be combined with --sandbox=false: the daemon changes its user when it enters the sandbox")
 		}
 		programs, err := openPrograms(load())
 		return nil, programs, err
@@ -165,8 +165,8 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 	return confined, programs, err
 }
 
-// maxReason bounds the bytes of the error of loading programs. It may contain the verifier's log, and
-// travels in an environment variable, of which the kernel permits 128 KiB (MAX_ARG_STRLEN).
+// maxReason bounds the error of loading programs, in bytes. The error may contain the verifier's log, and
+// is passed in an environment variable, for which the kernel permits 128 KiB (MAX_ARG_STRLEN).
 const maxReason = 4 << 10
 
 // openPrograms returns the eBPF programs that were loaded; nil if none were needed.
@@ -250,10 +250,10 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.metricsListen, "metrics-listen", "", "serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 (the control socket always serves them)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.BoolVar(&f.sandbox, "sandbox", true, "give up all privileges that the configuration does not need")
-	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; without such a user, or with root, stay root")
-	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
-	fs.BoolVar(&f.takeOver, "take-over", false, "continue the interfaces of the daemon that answers on the control socket, without an interruption; without one, start as usual")
+	fs.BoolVar(&f.sandbox, "sandbox", true, "drop all privileges that the configuration does not need")
+	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; root stays root, as does the default if there is no such user")
+	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon exits")
+	fs.BoolVar(&f.takeOver, "take-over", false, "take over from the daemon that answers on the control socket, without interrupting traffic; start normally if there is none")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
 	bindOne(&f.one, &f.device, &f.iface)
@@ -306,7 +306,7 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 		return nil, err
 	}
 	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w: the user as whom the daemon runs (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
+		err = fmt.Errorf("%w: the daemon's user (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)

@@ -55,8 +55,8 @@ const (
 )
 
 // Restore gives the configuration to the netdev of the same name. It waits for that netdev for
-// [netdevLimit]. It does not set a netdev up that has another name yet, which would
-// keep udev from renaming it. What exists already stays, such as what a network manager has added.
+// [netdevLimit]. It does not set a netdev up that still has another name,
+// because udev could not rename it then. What exists already stays, such as what a network manager has added.
 func (n *Netdev) Restore() error {
 	late := time.Now().Add(netdevLimit)
 	link, err := netlink.LinkByName(n.name)

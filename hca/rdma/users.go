@@ -28,7 +28,7 @@ func (u User) String() string {
 	case u.Name != "":
 		return "the kernel's " + u.Name
 	}
-	return "a process that cannot be seen from here, such as one of another PID namespace"
+	return "an unknown process, perhaps of another PID namespace"
 }
 
 // tracked is a kind of resource that the kernel tracks (drivers/infiniband/core/restrack.c):

@@ -13,10 +13,10 @@ import (
 
 func TestUserString(t *testing.T) {
 	for want, u := range map[string]User{
-		"ib_send_bw (pid 20)":    {20, "ib_send_bw"},
-		"a process (pid 20)":     {20, ""},
-		"the kernel's nvme_rdma": {0, "nvme_rdma"},
-		"a process that cannot be seen from here, such as one of another PID namespace": {},
+		"ib_send_bw (pid 20)":                                  {20, "ib_send_bw"},
+		"a process (pid 20)":                                   {20, ""},
+		"the kernel's nvme_rdma":                               {0, "nvme_rdma"},
+		"an unknown process, perhaps of another PID namespace": {},
 	} {
 		if got := fmt.Sprint(u); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -45,7 +45,7 @@ func listOf(kind tracked) []byte {
 	}, nil)
 }
 
-// A process in whose PID namespace the caller is not has no PID, and is a user like any other.
+// A process of a PID namespace outside the caller's has no PID, and is a user like any other.
 func TestParseResources(t *testing.T) {
 	for _, kind := range []tracked{contexts, domains} {
 		msg := listOf(kind)

@@ -101,8 +101,8 @@
 // A datagram from the wire whose source is an address of this port is forged and
 // dropped ("rx_own_source"): messages of this port to itself never reach the wire.
 //
-// The ICRC covers the IPv4 identification, which a UDP socket does not report. The receiver
-// then derives it from the ICRC.
+// The ICRC covers the IPv4 identification, which a UDP socket does not report. So the receiver
+// derives it from the ICRC.
 // If a source has sent only identifications of 0 to 63, as this program does, a datagram that
 // matches only with another identification counts as damaged.
 //

@@ -18,9 +18,9 @@ const (
 	ssStats    = 1  // ETH_SS_STATS, the string set of names of statistics
 	ssFeatures = 4  // ETH_SS_FEATURES, the string set of feature names
 	stringLen  = 32 // ETH_GSTRING_LEN, the bytes of a name
-	// spare is for how many more entries there is room than the kernel has announced. It writes all
-	// that there are by then (ethtool_get_strings and ethtool_get_stats, net/ethtool/ioctl.c), and a
-	// driver has more if queues were added meanwhile: a handful of entries each.
+	// spare is the room for more entries than the kernel has announced. It writes all entries that
+	// exist by then (ethtool_get_strings and ethtool_get_stats, net/ethtool/ioctl.c), and a driver
+	// has more if queues were added meanwhile: a handful each.
 	spare = 4096
 )
 

@@ -24,7 +24,7 @@
 // after both pumps have completed a round that began later. If that takes longer than
 // ProbeLimit, the probe's time starts over. A pump that completes no such round for RoundLimit
 // makes the detector suspect a freeze as well: it may hang in a post or a poll. The rung that follows
-// halts it, and finds out.
+// halts it, which shows whether it does.
 //
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
@@ -33,10 +33,10 @@
 //
 // If an interrupt or an event queue of the device is dead, completions arrive, but their events do not.
 // Then probes are answered only once the detector has requested polls, and packets wait as long as
-// that: up to about half a second. If receives are found so three times in a row, and never by an event in
-// between, events are suspected to be lost. It does not count if a sample was late since the probe
-// was requested, or if the pumps did not run at once when they were asked to: then they may have got the
-// event, and waited for a processor.
+// that: up to about half a second. If only polls find receives three times in a row, and no event in between,
+// the detector suspects that events are lost. It disregards a time in which a sample was late since the probe
+// was requested, or in which the pumps did not run at once when asked: they may have got the event, and
+// waited for a processor.
 //
 // # Exceptions
 //
@@ -67,7 +67,7 @@
 // accounts for it. A verb that does not return is detected where it was called
 // (hca/guard).
 //
-// A probe does not touch the wire: the HCA delivers a message to its own queue pair inside. So a device
-// that works except for its port, which sends or receives nothing although it is ACTIVE, is not detected,
-// here or by the proof.
+// A probe does not reach the wire: the HCA delivers a message to its own queue pair internally. So neither
+// the detector nor the proof notices a device that works except for its port, which sends or receives nothing
+// although it is ACTIVE.
 package freeze

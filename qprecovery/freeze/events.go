@@ -1,7 +1,7 @@
 package freeze
 
-// lostEvents is how often in a row receives must have been found by a poll only. Once may be chance: the
-// scheduler was late to run the pump, but not the detector.
+// lostEvents is how often in a row only a poll must have found receives. Once may be chance: the scheduler
+// may have run the detector in time, but not the pump.
 const lostEvents = 3
 
 // events tracks whether the events of the receive CQ arrive, by what found its completions: an event, or
@@ -24,7 +24,7 @@ const (
 )
 
 // received notes whether anything was received since the last sample. Only receives that the pump found
-// as soon as it polled say that it had got no event: if it had to be asked again, it may have got one,
+// as soon as it polled show that it got no event: if it had to be asked again, it may have got one
 // and waited for a processor.
 func (e *events) received(any bool) {
 	was := e.polled

@@ -44,7 +44,7 @@ func unpacked(t *testing.T, archive string) map[string]string {
 	}
 }
 
-// One archive has what a bug report needs, with a daemon and without, and belongs to its user alone.
+// One archive has everything that a bug report needs, with a daemon and without, and only its user can read it.
 func TestBugReport(t *testing.T) {
 	if nstest.Enter(t) {
 		return

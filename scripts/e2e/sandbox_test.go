@@ -161,7 +161,7 @@ func TestUser(t *testing.T) {
 	a.waitCarrier()
 	is("adopted")
 	requireMistake(t, a.runDaemon("--user", "nobody-of-that-name"), "leave root: --user: user: unknown user nobody-of-that-name; --user root stays root")
-	requireMistake(t, a.runDaemon("--user", "nobody", "--sandbox=false"), "--user: the daemon changes its user when it enters the sandbox")
+	requireMistake(t, a.runDaemon("--user", "nobody", "--sandbox=false"), "--user cannot be combined with --sandbox=false")
 }
 
 // A socket in a directory of other programs would open that to the daemon.
@@ -171,7 +171,7 @@ func TestSandboxRefusesSharedDirectory(t *testing.T) {
 	}
 	a := newHosts(t, 1)[0]
 	for _, path := range []string{"/x.sock", "/run/x.sock", "/etc/x.sock"} {
-		requireMistake(t, a.runDaemon("--control", path), "the daemon would get access to all of "+filepath.Dir(path)+", .*such as /run/ipoibd/NAME")
+		requireMistake(t, a.runDaemon("--control", path), "the daemon would get access to all of "+filepath.Dir(path)+" through .*such as /run/ipoibd/NAME")
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s was created", path)
 		}
@@ -236,11 +236,11 @@ func TestSandboxRefusesMore(t *testing.T) {
 	b.join()
 	b.waitReaches(a)
 	before := a.qp()
-	const says = "the daemon has given up privileges at its start that this needs: "
+	const says = "this needs privileges that the daemon dropped at its start ("
 	for what, needs := range map[string]string{
 		lean + ", {name: ib7, pkey: 0x8001}]\n":                                "to load eBPF programs",
 		lean + ", {name: ib7, pkey: 0x8001, ebpf: false, follow: true}]\n":     "CAP_NET_BROADCAST, CAP_SYS_ADMIN",
-		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband; restart it",
+		strings.Replace(lean, "[{", "[{device: rxe0}, {", 1) + "]\n":           "CAP_IPC_LOCK, to read /etc/libibverbs.d, to open devices in /dev/infiniband); restart the daemon",
 		strings.Replace(lean, "pkeys", "peers: [b.example], pkeys", 1) + "]\n": "to read /etc/gai.conf, to read /etc/host.conf, to read /etc/hosts, to read /etc/nsswitch.conf, to read /etc/resolv.conf",
 	} {
 		a.edit(what)

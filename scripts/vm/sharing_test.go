@@ -13,7 +13,7 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// shareConfig is of one of the daemons that share a device: its control socket, how it resets the
+// shareConfig configures one of the daemons that share a device: its control socket, how it resets the
 // device, the grace period and its interface.
 const shareConfig = `
 control: %s

@@ -86,11 +86,11 @@
 // The kernel admits only sockets of the same user to such a group (sk_uid, udp_lib_lport_inuse in
 // net/ipv4/udp.c). So no other user can bind the port, and a daemon that runs as a user of its own
 // is alone on it, also after its sockets were bound again. If the daemon runs as root, another
-// process of root in the same network namespace can join. An owner that no process runs as would
-// prevent that, but it takes CAP_CHOWN, by which an attacker in the daemon could give away every
-// file that it can open. Sockets that got their owner before the capability was given up could not
-// be replaced when the underlay is. Nor can the group be closed to new members: bind(2) looks no
-// further than the first member that admits one.
+// process of root in the same network namespace can join. Giving the sockets to a user as which no
+// process runs would prevent that, but takes CAP_CHOWN, with which an attacker in the daemon could
+// give away every file that it can open. If the daemon dropped that capability after its start, it
+// could not replace the sockets when the underlay is replaced. Nor can the group be closed to new
+// members: bind(2) checks only up to the first member that admits one.
 //
 // The first socket is bound without SO_REUSEPORT, so it detects a port that is taken, as a single
 // socket does.

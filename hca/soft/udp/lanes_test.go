@@ -296,8 +296,8 @@ func TestReserveKeepsTheNumberOfLanes(t *testing.T) {
 	openClose(0)
 }
 
-// A daemon that has given up CAP_CHOWN has all its lanes, also when it opens them again, and no other
-// user can join them.
+// A daemon without CAP_CHOWN has all its lanes, also when it opens them again, and no other user can join
+// them.
 func TestLanesWithoutCapability(t *testing.T) {
 	if nstest.Enter(t) {
 		return

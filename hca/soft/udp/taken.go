@@ -24,7 +24,7 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	holder, remedy := "a process that cannot be seen from here ('ss -ulpn sport = :4791' names it to root), or the kernel", "stop it"
+	holder, remedy := "an unknown process ('ss -ulpn sport = :4791', run by root, names it) or the kernel", "stop it"
 	switch {
 	case len(e.Holders) > 0:
 		holder = strings.Join(e.Holders, ", ")
@@ -49,8 +49,8 @@ func bindError(err error, index int) error {
 	return takenOn(index)
 }
 
-// Taken returns a *PortTakenError that names the processes with the port on a netdev, or nil if no
-// other process is found. It binds nothing.
+// Taken returns a *PortTakenError that names the processes that use the port on a netdev, or nil if it
+// finds none. It binds nothing.
 func Taken(netdev string) error {
 	n, err := net.InterfaceByName(netdev)
 	if err != nil {

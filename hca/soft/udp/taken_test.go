@@ -13,7 +13,7 @@ func TestPortTakenError(t *testing.T) {
 		{PortTakenError{Port: Port, Holders: []string{"x (pid 1)", "y (pid 2)"}, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by x (pid 1), y (pid 2); stop it, or run in another network namespace"},
 		{PortTakenError{Port: Port, Holders: []string{"ipoibd (pid 1)"}}, "UDP port 4791: port taken by ipoibd (pid 1); run one daemon per underlay, and serve further interfaces with it ('interfaces' of its configuration file, then 'ipoibd reload'), or run in another network namespace"},
 		{PortTakenError{Port: Port, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by the kernel module rdma_rxe; remove the module, or run in another network namespace"},
-		{PortTakenError{Port: Port}, "UDP port 4791: port taken by a process that cannot be seen from here ('ss -ulpn sport = :4791' names it to root), or the kernel; stop it, or run in another network namespace"},
+		{PortTakenError{Port: Port}, "UDP port 4791: port taken by an unknown process ('ss -ulpn sport = :4791', run by root, names it) or the kernel; stop it, or run in another network namespace"},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)

@@ -50,8 +50,8 @@ type Sharing struct {
 	Function string
 	// NoReset: a reset only opens the HCA again, so it never removes it.
 	NoReset bool
-	// Holders names the other processes that have the HCA open, because of which it is not
-	// reset. It does not block. nil: nothing but the locks keeps the HCA from being reset.
+	// Holders names the other processes whose use of the HCA prevents a reset. It does not
+	// block. nil: only the locks can prevent one.
 	Holders func() []string
 }
 

@@ -69,7 +69,7 @@ func Local(open func(string) (hca.Device, error), underlay string) System {
 	return s
 }
 
-// PortTaken returns an error that names the processes with the UDP port of a software HCA, or nil. A
+// PortTaken returns an error that names the processes that use the UDP port of a software HCA, or nil. A
 // daemon in the sandbox cannot find them.
 func PortTaken(d *config.Device) error {
 	if config.KindOf(d.HCA) != config.KindSoft {

@@ -42,7 +42,7 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
 // return before every process has closed the device. Once the reset has begun, Reset waits
-// for its end even if ctx ends, so that no process opens the device before that (R16). Errors:
+// for its end even if ctx ends, so that no process opens the device earlier (R16). Errors:
 // resetlock.ErrHeld.
 func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
@@ -101,7 +101,7 @@ func (h *realHCA) found() rdma.Device {
 	return h.last
 }
 
-// overdue returns and logs why a reset has not ended: the users of the device.
+// overdue returns and logs why a reset has not ended, with the users of the device.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
 	text := h.usersOf(d)
 	if h.isOurs(d) {
@@ -121,10 +121,9 @@ func (h *realHCA) Sharing() Sharing {
 	return s
 }
 
-// foreign names the other processes because of which the device is not reset: those that
-// have it open, unless the configuration says that they do not matter. While the processes
-// cannot be listed, there may be one. The kernel's own users do not count: the kernel
-// makes them release the device.
+// foreign names the other processes that prevent a reset: those that have the device open,
+// unless the configuration forces resets. If the processes cannot be listed, it assumes that
+// there is one. Users in the kernel do not count: the kernel makes them release the device.
 func (h *realHCA) foreign() []string {
 	if h.cfg.Force {
 		return nil
@@ -136,7 +135,7 @@ func (h *realHCA) foreign() []string {
 	if _, absent := h.own(); errors.Is(absent, hca.ErrNoDevice) {
 		return nil
 	}
-	return []string{"processes that are unknown: " + err.Error()}
+	return []string{"unknown processes: " + err.Error()}
 }
 
 // isOurs reports whether this process has the device open, or may have it open since it lacks
@@ -239,7 +238,7 @@ func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 	for _, name := range f.Netdevs() {
 		again, err := k.save(name)
 		if err != nil {
-			log.Warn("cannot save the addresses and routes of a netdev that the reset creates again; configure it afterwards", "netdev", name, "err", err)
+			log.Warn("cannot save the addresses and routes of a netdev that the reset recreates; configure it afterwards", "netdev", name, "err", err)
 			continue
 		}
 		saved[name] = again
@@ -247,7 +246,7 @@ func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 	return func() {
 		for name, again := range saved {
 			if err := again(); err != nil {
-				log.Error("cannot restore the addresses and routes of a netdev that the reset has created again; configure it", "netdev", name, "err", err)
+				log.Error("cannot restore the addresses and routes of a netdev that the reset recreated; configure it", "netdev", name, "err", err)
 			}
 		}
 	}

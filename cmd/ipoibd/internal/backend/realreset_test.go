@@ -136,7 +136,7 @@ func TestR16DeviceOfAnotherProgramIsNotReset(t *testing.T) {
 		want   string // a part of the error
 	}{
 		{[]rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}, nil, "ib_send_bw (pid 1073741824)"},
-		{[]rdma.User{{}}, nil, "a process that cannot be seen from here"},
+		{[]rdma.User{{}}, nil, "an unknown process"},
 		{nil, unlisted, unlisted.Error()},
 	} {
 		for _, how := range []config.Reset{config.ResetLink, config.ResetDriver, config.ResetPCI} {

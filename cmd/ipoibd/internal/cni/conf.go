@@ -24,7 +24,7 @@ type conf struct {
 	Device  string `json:"device"`  // empty: the only one
 	PKey    string `json:"pkey"`    // empty: the default
 	MTU     int    `json:"mtu"`     // 0: the largest that fits
-	// SourceCheck drops what a pod sends from, or claims as, an address that it was not given.
+	// SourceCheck drops frames in which a pod uses or claims an address that it was not given.
 	SourceCheck bool `json:"sourceCheck"`
 
 	text []byte

@@ -264,8 +264,8 @@ func serves(s *report.Status, a attachment, netns string) error {
 	return nil
 }
 
-// awaitServed waits until the daemon's status has the attachment ready. The status may follow the kernel by
-// a moment, and a CHECK right after the ADD compares both.
+// awaitServed waits until the daemon's status shows that the attachment is ready. The status may lag behind
+// the kernel for a moment, and a CHECK right after the ADD compares the two.
 func awaitServed(ctx context.Context, c *conf, a attachment, netns string) error {
 	for {
 		s, err := control.GetStatus(ctx, c.Control)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often ADD looks whether the interface is complete in the pod.
+// lookEvery is how often ADD checks whether the interface is complete in the pod.
 const lookEvery = 20 * time.Millisecond
 
 // pod is the network namespace of a pod.

@@ -13,8 +13,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/conns"
 )
 
-// A request may come with one descriptor: SCM_RIGHTS (unix(7)) beside any of its bytes. An order uses it
-// or ignores it. The connection closes it otherwise, so a client occupies one descriptor at most. A
+// A request may carry one descriptor: SCM_RIGHTS (unix(7)) beside any of its bytes. If no command takes it,
+// the connection closes it, so a client occupies one descriptor at most. A
 // daemon of an earlier version does not receive it, and carries out the request without it.
 
 // listener accepts connections that receive descriptors.
@@ -34,7 +34,7 @@ type conn struct {
 	*net.UnixConn
 
 	mu       sync.Mutex
-	received *os.File // and not taken yet; nil: none
+	received *os.File // not taken yet; nil: none
 }
 
 // Read implements [net.Conn]. Of several descriptors it keeps the last.
@@ -71,7 +71,7 @@ func (c *conn) Close() error {
 	return c.UnixConn.Close()
 }
 
-// descriptorOf returns the descriptor that has come with a request, which the caller closes, or nil.
+// descriptorOf returns the descriptor that a request carried, which the caller closes, or nil.
 func descriptorOf(r *http.Request) *os.File {
 	from, _ := r.Context().Value(clientKey{}).(client)
 	c, ok := from.Conn.(*conn)

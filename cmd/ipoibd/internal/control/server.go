@@ -57,7 +57,7 @@ func Listen(path string, d Daemon) (*Server, error) {
 	case errors.Is(err, ErrRunning):
 		return nil, err
 	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS):
-		return nil, fmt.Errorf("create control socket: %w: run as root, or as the user to whom its directory belongs, or choose another path with --control", err)
+		return nil, fmt.Errorf("create control socket: %w: run as root, or as the owner of its directory, or choose another path with --control", err)
 	}
 	return nil, fmt.Errorf("create control socket: %w: choose another path with --control", err)
 }

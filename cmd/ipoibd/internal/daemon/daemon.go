@@ -79,7 +79,7 @@ type Options struct {
 	TakeOver    bool // continue the interfaces of a daemon that answers on the control socket
 	Sandbox     report.Sandbox
 	Programs    *bpf.Programs // for the interfaces with eBPF; nil: there are none
-	// Admit returns an error if the daemon, which has given up privileges, cannot carry out a
+	// Admit returns an error if the daemon, which has dropped privileges, cannot carry out a
 	// configuration; nil: it can carry out all.
 	Admit func(*config.Config) error
 	// OpenRDMA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
@@ -163,7 +163,7 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 	}
 	d.lockMemory(cfg) // after prepare, so that a mistake is reported at once and alone
 	if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
-		d.opts.Log.Warn("cannot read the events of the former daemon", "err", err)
+		d.opts.Log.Warn("cannot read the events of the previous daemon", "err", err)
 	}
 	d.commit(plan, made)
 	d.cfg = cfg

@@ -23,13 +23,13 @@ import (
 
 // Limits of a hand-over.
 const (
-	// settleLimit bounds the wait for a moment at which nothing else is under way, for all interfaces and
-	// devices. Traffic flows meanwhile.
+	// settleLimit bounds the wait until no interface and no device has anything else under way. Traffic
+	// flows meanwhile.
 	settleLimit = 2 * time.Second
 	// settlePause is the pause before they are asked again.
 	settlePause = 2 * time.Millisecond
-	// givePause is how long after a hand-over that has failed although traffic had stopped for it no other one
-	// is begun. Otherwise a program that asks and then stalls could stop traffic most of the time.
+	// givePause is the minimum time between a hand-over that failed after traffic had stopped for it and the
+	// next one. Otherwise a program that asks and then stalls could stop traffic most of the time.
 	givePause = 10 * time.Second
 	// standLimit bounds how long traffic stands still, from when the first interface parks until the taker
 	// has everything. It takes some 10 ms, or ten times as long on a busy machine.
@@ -117,7 +117,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	}
 	began := time.Now()
 	if err := d.give(g); err != nil {
-		d.opts.Log.Error("not handed over; this process continues; if the new one cannot take over, stop this one and start the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
+		d.opts.Log.Error("hand-over failed; this process continues; if the new one cannot take over, stop this one and start the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
 		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("not handed over to process %d: %v", g.PID, err)})
 		return nil
 	}
@@ -129,7 +129,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	return nil
 }
 
-// failedGive is the last hand-over that has failed although traffic had stopped for it.
+// failedGive is the last hand-over that failed after traffic had stopped for it.
 type failedGive struct {
 	giver *handover.Giver // nil: there was none
 	at    time.Time
@@ -143,10 +143,10 @@ func (f failedGive) allows(now time.Time) error {
 	select {
 	case <-f.giver.Done():
 	default: // it has the descriptors, and does not know that it must not use them
-		return fmt.Errorf("%w: process %d has not noticed that it could not take over; end it", control.ErrUnavailable, f.giver.PID)
+		return fmt.Errorf("%w: process %d has not noticed yet that its take-over failed; end it", control.ErrUnavailable, f.giver.PID)
 	}
 	if left := f.at.Add(givePause).Sub(now); left > 0 {
-		return fmt.Errorf("%w: the last hand-over, to process %d, has failed, and the log says why; try again in %s", control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
+		return fmt.Errorf("%w: the last hand-over, to process %d, failed (see the log); try again in %s", control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
 	}
 	return nil
 }
@@ -227,8 +227,8 @@ func (d *daemon) working() (all []*member) {
 	return all
 }
 
-// parkAll parks everything, and returns the end of the time for which it may stand still. If something has
-// begun to change its state since it was asked, the others continue until that has ended.
+// parkAll parks everything, and returns until when it may stand still. If a part has begun to change its
+// state since it was asked, the others continue until that change has ended.
 func (d *daemon) parkAll(ctx context.Context) (p *parked, limit time.Time, err error) {
 	for {
 		limit = time.Now().Add(standLimit)

@@ -117,7 +117,7 @@ func (d *daemon) Add(ctx context.Context, definition []byte, namespace *os.File)
 	})
 }
 
-// passed is the network namespace that has come with the request to add an interface.
+// passed is the network namespace that the request to add an interface carried.
 type passed struct {
 	name      string   // of the interface
 	namespace *os.File // nil: none

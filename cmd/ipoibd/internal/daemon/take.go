@@ -39,7 +39,7 @@ func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, 
 			return taken, err
 		}
 		if !errors.Is(err, handover.ErrGone) || try == goneTries {
-			return false, fmt.Errorf("%w; if this cannot be helped, stop the running daemon and start this one without --take-over, which interrupts traffic for a moment", err)
+			return false, fmt.Errorf("%w; if that persists, stop the running daemon and start this one without --take-over, which interrupts traffic for a moment", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -53,7 +53,7 @@ func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, 
 func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken bool, err error) {
 	conn, err := control.AskHandOver(ctx, cfg.Control)
 	if errors.Is(err, control.ErrNotRunning) {
-		d.opts.Log.Info("no daemon answers on the control socket, so there is nothing to take over")
+		d.opts.Log.Info("no daemon answers on the control socket; starting without a take-over")
 		return false, nil
 	}
 	if err != nil {
@@ -168,8 +168,8 @@ func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance,
 	return x, err
 }
 
-// decode decodes what another version may have sent: it ignores fields that it does not know, and those of
-// a device or an interface that are missing have their defaults.
+// decode decodes the state that another version may have sent. It ignores unknown fields, and uses defaults for
+// missing ones of a device or an interface.
 func (e *estate) decode(text []byte) error {
 	var lists struct {
 		Config struct{ Devices, Interfaces []json.RawMessage }

@@ -228,8 +228,8 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 	r.stop()
 }
 
-// A state of another version is understood: what it has in addition is ignored, and what it lacks has the
-// default, not zero.
+// A state of another version is understood: unknown fields are ignored, and missing ones have their defaults,
+// not zero.
 func TestEstateOfAnotherVersion(t *testing.T) {
 	cfg := configure(t, "ib0")
 	text, err := json.Marshal(estate{Config: *cfg, Devices: make([]estateDevice, 1), Interfaces: make([]estateInterface, 1)})

@@ -8,12 +8,12 @@ import (
 	"ipoibd/hca"
 )
 
-// Caller is the way of one goroutine to a queue and to one of its CQs. The guard sets no time limit to
-// posts and to the methods of a CQ (hca/guard), so a goroutine that calls them hangs with the device.
+// Caller gives one goroutine access to a queue and to one of its CQs. The guard sets no time limit for
+// posts and for the methods of a CQ (hca/guard), so a goroutine that calls them hangs with the device.
 // A Caller notes which call its goroutine is in, so that another goroutine can wait for it with a limit
 // ([Caller.Await]). A call that does not return in time is a stuck verb (R8, R19): the device fails,
-// and when the call returns after all, its goroutine ends at once. So whatever that goroutine owned is
-// never touched again.
+// and if the call returns after all, its goroutine ends at once. So nothing touches again what that
+// goroutine owned.
 type Caller struct {
 	Queue hca.Queue // nil: only a CQ is used
 	CQ    hca.CQ
@@ -45,15 +45,15 @@ var callVerbs = [...]string{
 }
 
 const (
-	// callLimit is how long a call may take: as long as a verb (guard.DefaultVerbTimeout), although it
-	// takes microseconds.
+	// callLimit is how long a call may take: about as long as a verb (verbTimeout), although it takes
+	// microseconds.
 	callLimit = time.Second
-	// callLooks is how often Await looks at a call within callLimit. A stall of this process, however
-	// long, costs one look, so it is not mistaken for a call that hangs.
+	// callLooks is how often Await checks a call within callLimit. A stall of this process, however
+	// long, costs one check, so it is not mistaken for a call that hangs.
 	callLooks = 4
 )
 
-// Caller returns a way to queue, which may be nil, and to cq.
+// Caller returns a Caller of queue, which may be nil, and cq.
 func (s *Session) Caller(queue hca.Queue, cq hca.CQ) *Caller {
 	c := &Caller{session: s, returned: make(chan func(), 1)}
 	if queue != nil {
@@ -63,7 +63,7 @@ func (s *Session) Caller(queue hca.Queue, cq hca.CQ) *Caller {
 	return c
 }
 
-// Do calls f, which uses only this way to the device, on a goroutine of its own. It returns the error
+// Do calls f, which uses the device only through c, on a goroutine of its own. It returns the error
 // of f, or one that wraps hca.ErrStuck if f hangs in the device.
 func (c *Caller) Do(f func() error) (err error) {
 	ended := make(chan struct{})
@@ -77,8 +77,8 @@ func (c *Caller) Do(f func() error) (err error) {
 	return err
 }
 
-// Await waits until the goroutine that uses c has ended, which was asked to end. It returns nil then,
-// or an error that wraps hca.ErrStuck if one of its calls has not returned within callLimit. In that
+// Await waits until the goroutine that uses c, and that was asked to end, has ended, and returns nil. If
+// one of its calls does not return within callLimit, Await returns an error that wraps hca.ErrStuck. In that
 // case the goroutine is abandoned, and the device has failed.
 func (c *Caller) Await(ended <-chan struct{}) error {
 	look := time.NewTicker(callLimit / callLooks)

@@ -11,7 +11,7 @@ import (
 
 // Why an operator's command is refused, or not carried out.
 var (
-	// ErrNotOpen: the device was never open. If it is absent as well, there is nothing to reset.
+	// ErrNotOpen: the device was never open and is absent, so there is nothing to reset.
 	ErrNotOpen = errors.New("device is not open yet")
 	// ErrSuspended: the device is suspended. While it is, views report this error as the
 	// reason why there is no session.

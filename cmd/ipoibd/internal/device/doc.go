@@ -77,6 +77,6 @@
 // # Endpoints
 //
 // An [Endpoint] is one interface's share of a session: PD, MRs, CQs, the queue pair in RTS
-// with its groups, and the address handles, built and closed in order. A [Caller] is the way to it for
-// the goroutines that post and poll: it finds out when the device hangs in such a call.
+// with its groups, and the address handles, built and closed in order. The goroutines that post and
+// poll use it through a [Caller], which detects a device that hangs in such a call.
 package device

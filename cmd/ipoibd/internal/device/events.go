@@ -143,7 +143,7 @@ func (o *owner) checked(s *Session, gen uint32, ports []hca.PortAttr, err error)
 		o.log.Error("the query of the ports failed", "err", err)
 	case err != nil && o.unqueried != s:
 		o.unqueried = s
-		o.log.Warn("cannot query the ports; trying again", "err", err)
+		o.log.Warn("cannot query the ports; retrying", "err", err)
 	case err == nil && o.session == s:
 		o.unqueried = nil
 		o.setPorts(ports)

@@ -12,11 +12,11 @@ import (
 // ErrUnsettled means that the device cannot be handed over now, but perhaps in a moment.
 var ErrUnsettled = errors.New("not now")
 
-// Parked is a device whose Run waits until Release, because another process may continue it, and what uses
-// it. Meanwhile the session neither ends nor is reset.
+// Parked is a device whose Run waits until Release, because another process may continue the device and its
+// users. Meanwhile the session does not end, and is not reset.
 type Parked struct {
 	Ladder  qprecovery.HandedDevice
-	Release func() // is called once
+	Release func() // to be called once
 }
 
 // CanPark returns nil if Park would stop Run now. It stops nothing. Errors: those of Park.

@@ -66,7 +66,7 @@ func deviceWaiting(f *Facts) []Finding {
 		if d.State == report.DeviceOpen {
 			return nil
 		}
-		return &Finding{What: "the device is not open", Evidence: since(d), Advice: "remove the cause; the daemon tries again by itself. To list the HCAs, and what keeps each from working:", Command: "ipoibd devices"}
+		return &Finding{What: "the device is not open", Evidence: since(d), Advice: "fix the cause; the daemon retries by itself. To list the HCAs, and what keeps each from working:", Command: "ipoibd devices"}
 	})
 }
 
@@ -88,7 +88,7 @@ func (f *Facts) asks(words ...string) string {
 func interfaceHangs(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		if why := f.Status.Stale(x); why != "" {
-			return &Finding{What: "the interface does not report", Evidence: why, Advice: "end the daemon with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: report.Command("kill -QUIT %d", f.Socket.PID)}
+			return &Finding{What: "the interface does not report", Evidence: why, Advice: "send it SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: report.Command("kill -QUIT %d", f.Socket.PID)}
 		}
 		return nil
 	})
@@ -155,7 +155,7 @@ func interfaceNotReady(f *Facts) []Finding {
 		if u.Up {
 			return nil
 		}
-		return &Finding{What: "the interface carries no traffic", Evidence: fmt.Sprintf("%s: %s", x.State, cmp.Or(u.Why, x.Reason)), Advice: "remove the cause; the daemon tries again by itself. To see what has happened:", Command: f.asks("events")}
+		return &Finding{What: "the interface carries no traffic", Evidence: fmt.Sprintf("%s: %s", x.State, cmp.Or(u.Why, x.Reason)), Advice: "fix the cause; the daemon retries by itself. To see what happened:", Command: f.asks("events")}
 	})
 }
 
@@ -164,7 +164,7 @@ func interfaceUnassigned(f *Facts) []Finding {
 		if !u.Up {
 			return nil
 		}
-		return &Finding{What: "the interface lacks a configured address or route", Evidence: u.Why, Advice: "correct --address or --route, or remove what conflicts with them; the daemon tries again by itself", Command: report.Command("ip address show dev %s", x.Name)}
+		return &Finding{What: "the interface lacks a configured address or route", Evidence: u.Why, Advice: "correct --address or --route, or remove what conflicts with them; the daemon retries by itself", Command: report.Command("ip address show dev %s", x.Name)}
 	})
 }
 
@@ -219,7 +219,7 @@ func eventsLost(f *Facts) []Finding {
 		}
 		return &Finding{
 			What: "traffic is slow, because interrupts of the HCA are lost", Evidence: text,
-			Advice:  "see whether its interrupts are delivered (/proc/interrupts); if a reset does not help, its firmware or its driver is at fault",
+			Advice:  "check whether its interrupts are delivered (/proc/interrupts); if a reset does not help, its firmware or its driver is at fault",
 			Command: report.Command("ipoibd reset device --device %s", x.Device),
 		}
 	})
@@ -231,7 +231,7 @@ func pathMTU(f *Facts) []Finding {
 		if text == "" {
 			return nil
 		}
-		out := &Finding{What: "large packets to a peer may be lost", Evidence: text, Advice: "measure what passes, since a router's report may be forged; if large packets are lost, lower the MTU of the interface, or raise that of the path"}
+		out := &Finding{What: "large packets to a peer may be lost", Evidence: text, Advice: "measure what passes, because a router's report may be forged; if large packets are lost, lower the MTU of the interface, or raise that of the path"}
 		to := hca.GIDFromAddr(f.narrowest(x).To)
 		if i := slices.IndexFunc(x.Peers, func(p report.Peer) bool { return p.GID == to && len(p.IPs) > 0 }); i >= 0 {
 			out.Command = report.Command("ipoibd ping --sweep %s", x.Peers[i].IPs[0])

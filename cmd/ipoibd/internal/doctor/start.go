@@ -68,7 +68,7 @@ func daemonHangs(f *Facts) []Finding {
 	if f.Socket.State != SocketHangs {
 		return nil
 	}
-	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "end it with SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)"}
+	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "send it SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)"}
 	switch {
 	case f.Socket.Stopped:
 		x.What, x.Evidence = "the daemon is stopped", fmt.Sprintf("%v; process %d is in the state T (stopped by a signal)", f.Socket.Err, f.Socket.PID)
@@ -108,7 +108,7 @@ func serviceFailed(f *Facts) []Finding {
 	}
 	return []Finding{{
 		Subject: "ipoibd.service", What: "the service does not start", Evidence: fmt.Sprintf("ActiveState=%s Result=%s NRestarts=%s", s.Active, s.Result, s.Restarts),
-		Advice: "its log says why", Command: "journalctl -u ipoibd -n 20",
+		Advice: "see its log", Command: "journalctl -u ipoibd -n 20",
 	}}
 }
 
@@ -291,7 +291,7 @@ func memlockLow(f *Facts) (out []Finding) {
 func noEBPF(f *Facts) (out []Finding) {
 	without := func(evidence string) Finding {
 		return Finding{
-			What: "there are no eBPF programs, so the daemon receives every frame, even those that IPoIB cannot carry", Evidence: evidence,
+			What: "without eBPF programs, the daemon receives every frame, even those that IPoIB cannot carry", Evidence: evidence,
 			Advice: "grant CAP_BPF and CAP_PERFMON (a container: --cap-add BPF --cap-add PERFMON) and restart the daemon, or switch eBPF off", Command: "ipoibd run --ebpf=false",
 		}
 	}

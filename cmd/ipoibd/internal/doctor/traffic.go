@@ -214,7 +214,7 @@ func drops(f *Facts) (out []Finding) {
 			lost = append(lost[:maxDrops:maxDrops], fmt.Sprintf("%d more counters", more))
 		}
 		out = append(out, Finding{
-			device: device, Subject: subject, What: fmt.Sprintf("frames were dropped in the %s that the counters were watched", f.Watched), Evidence: strings.Join(lost, "\n"),
+			device: device, Subject: subject, What: fmt.Sprintf("frames were dropped within %s", f.Watched), Evidence: strings.Join(lost, "\n"),
 			Advice: "look up the counters in docs/counters.md if these frames should have arrived", Command: f.asks("status", "-v"),
 		})
 	}

@@ -13,12 +13,12 @@
 //
 // Until yours, everything belongs to the giver: if the connection breaks, the taker refuses or the
 // limit passes, the giver continues where it stopped, since it has closed nothing. If the connection breaks
-// while the taker waits for yours, the giver has died, because one that lives withdraws first, and keeps
-// the connection open until the taker could read that, however long the taker does not run. Then
+// while the taker waits for yours, the giver has died: a living giver withdraws first, and keeps the
+// connection open until the taker could read that, however long the taker is stopped. Then
 // only the taker has the descriptors, so it continues. So at any moment exactly one process owns the
 // interfaces, whichever of the two is killed; machine.go has both sides as tables.
 //
-// A taker that is told to end while it waits for yours stops receiving: the giver can send no more, and keeps
+// If a taker is to end while it waits for yours, it stops receiving: the giver can send no more, and keeps
 // everything, unless yours was on its way.
 //
 // Both sides ignore fields that they do not know, and use defaults for those that are missing, so neighbouring

@@ -90,11 +90,11 @@ func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 	e := eventOf(m, err)
 	switch {
 	case e == late:
-		err = fmt.Errorf("process %d has not taken over in time", g.PID)
+		err = fmt.Errorf("process %d did not take over in time", g.PID)
 	case e != gotTaken && errors.Is(Gone(err), ErrGone):
-		err = fmt.Errorf("process %d has not taken over: it has ended, or refused; its own messages say why", g.PID)
+		err = fmt.Errorf("process %d did not take over: it exited, or refused; see its own messages", g.PID)
 	case e != gotTaken:
-		err = fmt.Errorf("process %d has not taken over: %w", g.PID, cmp.Or(err, fmt.Errorf("it has sent an unexpected %q", m.Type)))
+		err = fmt.Errorf("process %d did not take over: %w", g.PID, cmp.Or(err, fmt.Errorf("it sent an unexpected %q", m.Type)))
 	default:
 		e, err = g.yield()
 	}
@@ -115,9 +115,9 @@ func (g *Giver) yield() (event, error) {
 	case err == nil:
 		return sent, nil
 	case errors.Is(err, unix.EAGAIN):
-		return late, fmt.Errorf("process %d has accepted what it has not read", g.PID)
+		return late, fmt.Errorf("process %d accepted an offer that it has not read", g.PID)
 	}
-	return broken, fmt.Errorf("process %d has ended before it owned anything: %w", g.PID, err)
+	return broken, fmt.Errorf("process %d exited before it owned anything: %w", g.PID, err)
 }
 
 // keep ends the hand-over with what the giver owns. If the taker must be told, that may take until it runs

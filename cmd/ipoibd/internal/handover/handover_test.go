@@ -148,12 +148,12 @@ func TestHandOverFails(t *testing.T) {
 		{
 			"the taker cannot", func(*Taker) bool { return false },
 			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
-			"has not taken over", "failed",
+			"did not take over", "failed",
 		},
 		{
 			"the taker dies", func(t *Taker) bool { _ = t.conn.Close(); return false },
 			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
-			"has not taken over", "failed",
+			"did not take over", "failed",
 		},
 		{
 			"the giver dies", always,
@@ -170,7 +170,7 @@ func TestHandOverFails(t *testing.T) {
 			"the taker is stopped",
 			func(*Taker) bool { time.Sleep(takeLimit + takeLimit/4); return true },
 			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
-			"has not taken over in time", "the running daemon continues",
+			"did not take over in time", "the running daemon continues",
 		},
 		{
 			"no JSON", always,

@@ -49,7 +49,7 @@ var steps = map[state]map[event]step{
 		failed:   {keeping, "withdrawn"},
 		broken:   {keeping, "withdrawn"},
 	},
-	offering: { // from a part of the offer, the taker can make nothing
+	offering: { // a part of an offer is useless to the taker
 		sent:   {offered, ""},
 		failed: {kept, ""},
 		broken: {kept, ""},
@@ -67,7 +67,7 @@ var steps = map[state]map[event]step{
 		broken: {kept, ""},
 		late:   {keeping, "withdrawn"},
 	},
-	// Without a limit: to a taker that has the offer, the end of the connection means that the giver has died.
+	// Without a limit: for a taker that has the offer, the end of the connection means that the giver has died.
 	keeping: {
 		sent:   {kept, ""},
 		broken: {kept, ""},
@@ -85,7 +85,7 @@ var steps = map[state]map[event]step{
 		broken:   {out, ""},
 	},
 	// Without a limit, and without a way to fail, since the giver may have given everything up already.
-	// A giver that lives answers, and withdraws when its own limit has passed, before it ends the connection.
+	// A living giver answers, and when its own limit has passed withdraws, before it ends the connection.
 	ready: {
 		gotYours:    {owner, ""},
 		gotWithdraw: {out, ""},

@@ -16,7 +16,7 @@ import (
 )
 
 // Version of the protocol. A giver refuses any other. Fields of messages and of the state may be added and
-// removed without a change of it: what a side does not know it ignores, and what is missing has its default.
+// removed without a change of the version: a side ignores what it does not know, and uses defaults for what is missing.
 const Version = 1
 
 // Bounds of what a process accepts from the other one.

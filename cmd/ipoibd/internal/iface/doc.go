@@ -40,9 +40,9 @@
 //	programs   | programs.go               | eBPF programs of the TAP, and their counts
 //	Parked     | handover.go               | hands the interface over to another process
 //
-// No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, at most a
-// second late when it halts a pump that hangs in a post or a poll, and
-// the freeze detectors get their samples, while a device hangs. There are two workers, which
+// No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and the
+// freeze detectors get their samples, while a device hangs. Halting a pump that hangs in a post or a poll
+// delays Run by at most a second. There are two workers, which
 // run their jobs one after the other: the worker of recovery calls the verbs and owns the
 // endpoint, the worker of host calls netlink. A job returns a function, which Run then calls.
 //
@@ -62,9 +62,9 @@
 // sends through the first lane. There are as many lanes as queues of the TAP; a device that
 // supports fewer queues per queue pair is refused.
 //
-// A pump calls posts and the methods of a CQ directly. If one of them hangs, the pump is abandoned when
-// it is halted: the device fails and is reset, like after any stuck verb, and when the interface comes
-// up again, another lane object takes the place of the one whose rings the pump owns.
+// A pump calls posts and the methods of a CQ directly. If one of them hangs, halting the pump abandons it:
+// the device fails and is reset, as after any stuck verb, and when the interface comes up again, a new lane
+// replaces the one whose rings the pump owns.
 //
 // # Network namespaces and other processes
 //

@@ -83,7 +83,7 @@ func TestPark(t *testing.T) {
 	})
 }
 
-// An interface cannot be parked while it recovers. To ask for that stops nothing.
+// An interface cannot be parked while it recovers. Asking stops nothing.
 func TestParkIsRefusedDuringRecovery(t *testing.T) {
 	slowHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)

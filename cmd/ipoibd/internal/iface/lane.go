@@ -30,7 +30,7 @@ type lane struct {
 	tx              *ud.Tx
 	rx              *ud.Rx
 	queue           device.Queue   // attached to the rings
-	sender, fetcher *device.Caller // the ways of out and in to queue
+	sender, fetcher *device.Caller // by which out and in use queue
 	out, in         pump           // host to fabric, and back
 	stale           pump           // drops the host's frames; never runs beside out
 	detector        *freeze.Detector
@@ -38,7 +38,7 @@ type lane struct {
 	polled          atomic.Uint64 // freeze.Detector.FoundByPoll
 	// lost: a goroutine that hangs in the device owns tx or rx. Another lane replaces this one.
 	lost   error
-	before report.Totals // what the lanes counted that this one has replaced
+	before report.Totals // counted by the lanes that this one has replaced
 }
 
 // newLane returns the lane of a queue of the TAP.
@@ -104,8 +104,8 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	return nil
 }
 
-// call calls f, which uses the rings, in place of a pump that is halted. A lane is lost if f hangs in
-// the device. On one that is lost it returns that error again.
+// call calls f, which uses the rings, in place of a pump that is halted. If f hangs in the device, the
+// lane is lost, and call returns that error from then on.
 func (l *lane) call(by *device.Caller, f func() error) error {
 	if l.lost != nil {
 		return l.lost
@@ -153,13 +153,13 @@ func (ls lanes) start(gen uint32) error {
 }
 
 // hold leaves the host's frames in the TAP; messages from the fabric are still delivered. Lanes whose
-// pumps hang in the device are lost, and the error is that of one of them.
+// pumps hang in the device are lost, and hold returns the error of one of them.
 func (ls lanes) hold() error { return ls.stop(false) }
 
 // halt stops all pumps. Otherwise it is hold.
 func (ls lanes) halt() error { return ls.stop(true) }
 
-// stop stops the pumps to the fabric, or all, side by side, because one that hangs is waited for.
+// stop stops the pumps to the fabric, or all, in parallel, because it waits for one that hangs.
 func (ls lanes) stop(all bool) error {
 	var ended sync.WaitGroup
 	errs := make([]error, len(ls))

@@ -17,7 +17,7 @@ type pump struct {
 
 	running bool // started, and neither halted, found failed nor abandoned since
 	gen     uint32
-	by      *device.Caller // its way to the device; nil: it uses none
+	by      *device.Caller // by which it uses the device; nil: it does not
 	stop    atomic.Bool
 	rounds  atomic.Uint64         // that have ended
 	err     atomic.Pointer[error] // why it failed; nil while it runs
@@ -54,9 +54,9 @@ func (p *pump) run() {
 	}
 }
 
-// halt stops the pump and clears its error, if any. A pump that hangs in a call of its caller is
-// abandoned: halt returns the error, which wraps hca.ErrStuck, and the pump and what it uses must not be
-// used any more. Idempotent.
+// halt stops the pump and clears its error, if any. It abandons a pump that hangs in a call of its
+// Caller: then it returns an error that wraps hca.ErrStuck, and neither the pump nor what it uses may be
+// used again. Idempotent.
 func (p *pump) halt() error {
 	if !p.running {
 		return nil

@@ -366,9 +366,9 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	l.polled.Store(l.detector.FoundByPoll())
 	switch lost := l.detector.EventsLost(); {
 	case lost && !knew:
-		r.f.log.Warn("the device completes requests, but reports it by no event, so packets wait up to 0.5 s; see whether its interrupts are delivered")
+		r.f.log.Warn("the completion events of the device are lost, so packets wait up to 0.5 s; check whether its interrupts are delivered")
 	case knew && !lost:
-		r.f.log.Info("the device reports completions again")
+		r.f.log.Info("the completion events of the device arrive again")
 	}
 	if r.ladder.State() != qprecovery.Healthy {
 		return

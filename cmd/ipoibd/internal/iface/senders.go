@@ -14,13 +14,13 @@ import (
 const (
 	senderRate  = 1000 // messages/s
 	senderBurst = 512
-	// senderBuckets bounds the memory. Senders whose GIDs share a bucket share its rate. Which do is not
-	// known outside the daemon, and differs after its restart.
+	// senderBuckets bounds the memory. Senders whose GIDs share a bucket share its rate. Outside the daemon
+	// it is unknown which do, and each daemon has other ones.
 	senderBuckets = 256
 )
 
-// senders are token buckets by GID, so that one sender cannot fill the slow path. Senders that invent GIDs, by
-// forged addresses of the underlay, have as many. Any goroutine may call allow.
+// senders are token buckets by GID, so that one sender cannot fill the slow path. A sender that forges addresses
+// of the underlay has a bucket for each. Any goroutine may call allow.
 type senders struct {
 	seed    maphash.Seed
 	buckets []*rate.Limiter

@@ -8,8 +8,8 @@ import (
 )
 
 // sources returns the IP addresses that the host may use: the configured ones and its link-local IPv6
-// addresses; nil: any. The kernel may send from the one that it makes of the MAC before a report of netlink
-// has it.
+// addresses; nil: any. The one that the kernel derives from the MAC is included at once, because the kernel may
+// send from it before netlink reports it.
 func (f *Iface) sources() (list []netip.Addr) {
 	if !f.cfg.SourceCheck {
 		return nil

@@ -196,7 +196,7 @@ func (f *Iface) show(now time.Time) {
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
 	if slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() }) {
-		s.Notices.Add(report.NoticeEventsLost, "the device completes requests but does not report them, so packets wait up to 0.5 s: its interrupts are lost")
+		s.Notices.Add(report.NoticeEventsLost, "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its interrupts are delivered")
 	}
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()

@@ -38,7 +38,7 @@ func (j *Journal) Load(path string) error {
 	}
 	owner := info.Sys().(*syscall.Stat_t).Uid
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) {
-		return fmt.Errorf("%s is not a file that only this user may write; delete it", path)
+		return fmt.Errorf("%s is not a file that only this user can write; delete it", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKept))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// keeping has a journal kept in a file. The function ends that.
+// keeping keeps a journal in a file, until the caller calls the function.
 func keeping(t *testing.T, j *Journal, path string) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -83,7 +83,7 @@ func TestEventsAreKeptAtOnce(t *testing.T) {
 	}
 }
 
-// A file that others may write, and one that is none, are refused.
+// A file that others may write, and anything that is not a regular file, are refused.
 func TestForeignHistoryIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	open, link := filepath.Join(dir, "open"), filepath.Join(dir, "link")

@@ -92,8 +92,8 @@ func newServer(l net.Listener, status func() report.Status) (*Server, error) {
 }
 
 // handlerAt returns the handler for a listener's address. On a loopback address it answers only requests for
-// localhost or an IP address: otherwise a web page that this host's browser shows could read the answers under
-// a name of its own that leads to the loopback address (DNS rebinding).
+// localhost or an IP address: otherwise a web page in a browser of this host could read the answers under
+// a name of its own that resolves to the loopback address (DNS rebinding).
 func handlerAt(addr net.Addr, status func() report.Status) http.Handler {
 	h := NewHandler(status)
 	if tcp, ok := addr.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {

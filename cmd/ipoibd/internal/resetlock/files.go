@@ -321,7 +321,7 @@ func (f *files) Holders() string {
 	}
 	slices.Sort(names)
 	if names = slices.Compact(names); len(names) == 0 {
-		return "a process that cannot be seen from here, such as one of another PID namespace"
+		return "an unknown process, perhaps of another PID namespace"
 	}
 	return strings.Join(names, ", ")
 }

@@ -138,7 +138,7 @@ func (l *Locks) Close() {
 // processes that share the device try again to bring it back.
 var ErrUnfinished = errors.New("the device is gone until the reset is completed")
 
-// ErrHeld says that nothing was done, because another process has the device open.
+// ErrHeld means that nothing was done, because another process has the device open.
 var ErrHeld = errors.New("the device is held")
 
 // Done is the event for a reset that has returned. An error that is fs.ErrPermission, or

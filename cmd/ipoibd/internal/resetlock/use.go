@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrResetting says that another process resets the device.
+// ErrResetting means that another process resets the device.
 var ErrResetting = errors.New("another process resets the device")
 
 // Use calls use while this process holds the shared lock: use opens the device for a moment and

@@ -74,7 +74,7 @@ type rule struct {
 	given uint32   // applies only to calls whose first argument is this; 0: to all
 }
 
-// rules returns the rules of a process, whose PID is the one that it sees itself.
+// rules returns the rules for a process with a PID, as the process itself sees it.
 func rules(pid uint32) []rule {
 	out := []rule{
 		{nr: unix.SYS_SETNS, arg: 1, only: []uint32{unix.CLONE_NEWNET}},

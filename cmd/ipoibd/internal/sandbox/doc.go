@@ -1,5 +1,5 @@
 // Package sandbox confines the daemon to what its configuration needs: a user, capabilities, files
-// and system calls. It is there for the case that an attacker executes code in the daemon.
+// and system calls, in case an attacker executes code in the daemon.
 //
 // [Needs] decides what a configuration needs, as a [Policy]: pure, and tested as a table. [Enter]
 // makes the process obey it, in two halves with one execve of the same program in between:
@@ -26,8 +26,8 @@
 // # eBPF
 //
 // A process that may load eBPF programs can read the memory of all others and of the kernel, whatever
-// else it may not do. So the programs are loaded in the first start, and the descriptors stay open
-// across execve ([Carried]). The confined process has neither CAP_BPF nor CAP_PERFMON, and bpf(2) is
+// else the kernel denies it. So the programs are loaded in the first start, and their descriptors stay
+// open across execve ([Carried]). The confined process has neither CAP_BPF nor CAP_PERFMON, and bpf(2) is
 // denied: attaching a program to a TAP is an ioctl, and reading counts is reading mapped memory.
 //
 // # Limits
@@ -36,13 +36,13 @@
 // disappear in a reset and return, so the rule is one for /dev/infiniband, and a file in that directory
 // keeps it when the last node is gone. A file that is replaced, such as a configuration file by an
 // editor, is readable only if its directory is; so only a directory that no other program uses is opened as
-// a whole. Landlock also hides the descriptors of other processes, so a daemon in a sandbox cannot name the
-// process that holds its port.
+// a whole. Landlock also hides the descriptors of other processes, so only the first start can name a
+// process that holds the daemon's port.
 //
-// A process of root is not confined as long as it can talk to one that does for root what it asks, such
-// as systemd. Before ABI 9, Landlock does not restrict connections to sockets with a path. So root is left
-// if the machine has a user for the daemon. The same holds for a group of sockets (lanes): the kernel
-// admits all sockets of one user.
+// A process of root is not confined as long as it can talk to a service that does what root asks, such
+// as systemd. Before ABI 9, Landlock does not restrict connections to sockets with a path. So the daemon
+// leaves root if the machine has a user for it. A user of its own also protects its group of sockets
+// (lanes), which the kernel lets all sockets of that user join.
 //
 // What the kernel does not support is left out, and [Sandbox.Missing] says what.
 package sandbox

@@ -41,13 +41,13 @@ type Carried struct {
 	Err         string // why there are none
 }
 
-// Enter confines this process to a policy, after a call of prepare. If root calls it, the process
-// continues as the user that as returns; nil: as root. If it succeeds, it executes the program again,
-// with the same arguments and environment, and returns only there, the sandbox that the first start
-// has entered: the policy of that one applies. So callers read their options before, and have neither
+// Enter calls prepare and then confines this process to a policy. If root calls it, the process
+// continues as the user that as returns; nil: as root. On success it executes the program again, with
+// the same arguments and environment, and returns only there: the sandbox that the first start has
+// entered, whose policy applies. So callers read their options before, and have neither
 // threads that matter nor devices. What the kernel does not support is missing in the result.
-// Errors: those of system calls that always work, a directory that is too large to be opened to the
-// daemon, and a sandbox that does not hold.
+// Errors: a system call that should always work fails, the policy includes a directory of other
+// programs, or the sandbox does not hold.
 func Enter(p Policy, as func() (*User, error), prepare func() Carried) (*Sandbox, error) {
 	text, second := os.LookupEnv(variable)
 	if !second {
@@ -79,7 +79,7 @@ func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 		return fmt.Errorf("%w; --sandbox=false runs without a sandbox", err)
 	}
 	s := Sandbox{Policy: p}
-	// The daemon needs none of the descriptors that it was started with but the standard ones.
+	// Of the descriptors that it was started with, the daemon needs only the standard ones.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		s.Missing = append(s.Missing, fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
 	}
@@ -136,7 +136,7 @@ func path() string {
 	return self
 }
 
-// holds returns an error if this process is not in the sandbox, but was only told so.
+// holds returns an error if this process is not in the sandbox, although the variable says so.
 func (s *Sandbox) holds() error {
 	state, err := current()
 	if err != nil {

@@ -529,7 +529,7 @@ func least(dir string) *Policy {
 	}
 }
 
-// beforeABI9 reports whether a part is missing that the kernels of today lack.
+// beforeABI9 reports whether a part is missing that today's kernels lack.
 func beforeABI9(missing string) bool {
 	return strings.HasPrefix(missing, "connections to UNIX sockets of root are not restricted")
 }
@@ -575,7 +575,7 @@ func TestEnter(t *testing.T) {
 	t.Logf("%d deeds", len(deeds))
 }
 
-// check holds the results of the deeds in a sandbox against the table.
+// check compares the results of the deeds in a sandbox with the table.
 func (a answer) check(t *testing.T, o order) {
 	t.Helper()
 	for _, d := range deeds {
@@ -623,7 +623,7 @@ func TestKeepDevices(t *testing.T) {
 	}
 }
 
-// openTun makes everyone may open the TUN device, as udev does.
+// openTun lets everyone open the TUN device, as udev does.
 func openTun(t *testing.T) {
 	t.Helper()
 	node := filepath.Join(verbsDir, "tun")

@@ -25,13 +25,13 @@ const (
 	// attribute is a file of sysfs, or a directory of them.
 	attribute = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate
 
-	// everything is what needs a right: all that the kernel knows up to ABI 9.
+	// everything is all rights that the kernel knows up to ABI 9.
 	everything = syscall.AccessFSResolveUnix<<1 - 1
 	// scopes are the operations on other processes that end at the sandbox (ABI 6).
 	scopes = syscall.ScopeAbstractUnixSocket | syscall.ScopeSignal
 )
 
-// Versions of Landlock from which on it restricts more than files.
+// The first versions of Landlock that restrict more than files.
 const (
 	abiScopes      = 6 // Linux 6.12
 	abiUnixSockets = 9 // sockets with a path
@@ -150,8 +150,8 @@ func (p Policy) makeDirs() {
 	}
 }
 
-// keepDevices makes sure that the directory of the HCAs' devices stays when a reset removes the last one in
-// it: devtmpfs removes only an empty directory, and the next one of that name would not be the one of the rule.
+// keepDevices makes sure that the directory of the HCAs' devices stays when a reset removes the last device in
+// it: devtmpfs removes an empty directory, and the rule would not apply to a new one of the same name.
 // If it cannot, the policy names the directory above, and missing says so.
 func (p *Policy) keepDevices() (missing []string) {
 	at := slices.Index(p.Devices, verbsDir)

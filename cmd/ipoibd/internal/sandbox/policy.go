@@ -24,7 +24,7 @@ type Policy struct {
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
 	Attributes   []string // patterns of files of sysfs, or of directories of them, that it may write
-	Filters      int      // eBPF filters that it gets; 0: no eBPF programs at all
+	Filters      int      // number of eBPF filters to load; 0: no eBPF programs at all
 }
 
 // Numbers of eBPF filters, which are loaded before the process is confined. Each takes a descriptor,
@@ -33,7 +33,7 @@ type Policy struct {
 const (
 	spareFilters = 16   // for interfaces that reloads add
 	lentFilters  = 256  // for interfaces that are added at run time: a node has at most 110 pods by Kubernetes' default, and rarely more than 250
-	maxFilters   = 1024 // of descriptors, a process often may have no more than some thousands
+	maxFilters   = 1024 // a process is often limited to a few thousand descriptors
 )
 
 // Directories that the daemon uses, whatever its configuration.
@@ -135,8 +135,8 @@ func below1024(addr string) bool {
 	return err == nil && n < 1024
 }
 
-// NeedsRoot reports whether a process needs to be root, besides its capabilities: the attributes of
-// sysfs that reset a device are root's.
+// NeedsRoot reports whether a process must run as root, besides its capabilities: the attributes of
+// sysfs that reset a device belong to root.
 func (p Policy) NeedsRoot() bool { return len(p.Attributes) > 0 }
 
 // own reports whether a directory is one of ipoibd's by its name, or is below one.
@@ -183,7 +183,7 @@ func (p Policy) narrow() error {
 			real = dir
 		}
 		if shared(real) {
-			return fmt.Errorf("the daemon would get access to all of %s, because of a path in it in the configuration (control, coordinator or netns); choose one in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+			return fmt.Errorf("the daemon would get access to all of %s through a path in the configuration (control, coordinator or netns); choose a path in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
 		}
 	}
 	return nil
@@ -220,7 +220,7 @@ func Check(entered, next Policy) error {
 	if len(lacks) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the daemon has given up privileges at its start that this needs: %s; restart it", strings.Join(lacks, ", "))
+	return fmt.Errorf("this needs privileges that the daemon dropped at its start (%s); restart the daemon", strings.Join(lacks, ", "))
 }
 
 // within reports whether a path is a directory, or below it. Both are absolute.

@@ -132,7 +132,7 @@ func TestCheck(t *testing.T) {
 		{"lanes", base, strings.Replace(base, "name: soft", "name: soft, lanes: 4", 1), ""},
 	} {
 		err := Check(needs(c.entered), needs(c.next))
-		if want := "the daemon has given up privileges at its start that this needs: " + c.want + "; restart it"; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
+		if want := "this needs privileges that the daemon dropped at its start (" + c.want + "); restart the daemon"; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}

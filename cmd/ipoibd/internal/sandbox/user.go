@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is a user as which a daemon that root starts runs.
+// User is the user as which a daemon runs that root starts.
 type User struct {
 	UID, GID int
 	Groups   []int // supplementary
@@ -71,11 +71,11 @@ func (u *User) become() error {
 	return caps.Apply(capability.CAPS)
 }
 
-// adopt gives the user those directories of the policy to which the daemon writes and that belong to
-// root, with what root has in them. It creates them if they are missing. It leaves alone one that is
-// not ipoibd's by its name, and one in a directory that another user could have changed: root must
-// not follow a link there. A daemon of root that still runs would lose its directory, so that is an
-// error.
+// adopt gives the user the directories of the policy to which the daemon writes, with root's files in
+// them, if they belong to root. It creates missing ones. It leaves alone an existing one whose name is
+// not ipoibd's, and one in a directory that another user could have changed: root must not follow a
+// link there. If a daemon of root still runs, adopt returns an error, because that daemon would lose its
+// directory.
 func (u *User) adopt(p Policy) error {
 	for _, dir := range slices.Concat(p.Write, p.Private) {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil || !roots(filepath.Dir(dir)) {

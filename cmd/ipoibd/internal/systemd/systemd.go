@@ -52,8 +52,8 @@ func Run(ctx context.Context, s Service) {
 }
 
 // Succeed makes another process the main process of the service in place of this one. systemd goes on
-// measuring WatchdogSec= from the last answer of any process, so this is an answer too: however quickly
-// processes succeed each other, each has the whole of it.
+// measuring WatchdogSec= from the last answer of any process. So Succeed answers too: each process then has
+// the whole of WatchdogSec=, however quickly processes succeed each other.
 func Succeed(pid int) error {
 	_, err := daemon.SdNotify(false, fmt.Sprintf("MAINPID=%d\n%s", pid, daemon.SdNotifyWatchdog))
 	return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,9 @@ func TestR07AbuseWrongDatagrams(t *testing.T) {
 // one reason.
 func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	s.t.Helper()
+	if strings.HasPrefix(reason, "neigh_") {
+		time.Sleep(volley * time.Second / slowPathRate) // so that the slow path's limit drops none
+	}
 	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: volley}, func() {
 		perPause := max(1, volleyBytes/(1+len(p.msg)))
 		for i := range volley {
@@ -70,6 +74,9 @@ func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 		}
 	})
 }
+
+// slowPathRate is how many messages a second from one GID the daemon handles; up to 512 may come at once.
+const slowPathRate = 1000
 
 // volleyBytes is sent per millisecond: less than the smallest default size of a
 // socket buffer (208 KiB), including overhead.

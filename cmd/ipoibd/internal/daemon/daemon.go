@@ -199,10 +199,13 @@ func (d *daemon) serve(ctx context.Context) error {
 	others.Go(func() {
 		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.inhibitor, d.opts.Log)
 	})
-	history := historyOf(d.cfg.Control)
+	history, unkept := d.journal.Create(historyOf(d.cfg.Control))
 	others.Go(func() {
-		if err := d.journal.Keep(powerCtx, history); err != nil {
-			d.opts.Log.Warn("events are no longer written to a file, so a crash would lose them", "err", err)
+		if unkept == nil {
+			unkept = d.journal.Keep(powerCtx, history)
+		}
+		if unkept != nil {
+			d.opts.Log.Warn("events are not written to a file, so a crash would lose them", "err", unkept)
 		}
 	})
 	others.Go(d.followHangups)

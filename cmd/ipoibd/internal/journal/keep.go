@@ -56,31 +56,50 @@ func (j *Journal) Load(path string) error {
 	return nil
 }
 
+// Create creates the file that Keep writes to, with the present entries, in place of that of a former
+// process.
+func (j *Journal) Create(path string) (*os.File, error) {
+	next := path + ".new" // perhaps left by a process that was killed
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err = writeLines(f, j.Since(0)); err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // Keep writes the journal to a file, and then each new entry, until ctx ends, so that events outlive
-// the process. It blocks for as long as the file system does, which never delays Add. A file of a
-// former process is replaced.
-func (j *Journal) Keep(ctx context.Context, path string) error {
-	var f *os.File
-	defer func() { _ = f.Close() }()
+// the process. Then it closes the file. It opens none, since a reset may be under way (R17), and it
+// blocks for as long as the file system does, which never delays Add.
+func (j *Journal) Keep(ctx context.Context, f *os.File) (err error) {
+	defer func() { err = errors.Join(err, f.Close()) }()
 	for last, lines := uint64(0), maxLines; ; {
 		entries, ended := j.Wait(ctx, last)
 		if ended != nil {
 			entries = j.Since(last)
 		}
 		if lines += len(entries); lines > maxLines {
-			_ = f.Close()
-			next := path + ".new" // perhaps left by a process that was killed
-			var err error
-			if f, err = os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600); err != nil {
-				return err
-			}
-			if err := os.Rename(next, path); err != nil {
-				return err
-			}
 			entries = j.Since(0)
 			lines = len(entries)
+			// What is left behind the new entries if the process is killed now has lower numbers, and is
+			// not restored.
+			if _, err := f.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
 		}
 		if err := writeLines(f, entries); err != nil {
+			return err
+		}
+		end, err := f.Seek(0, io.SeekCurrent)
+		if err == nil {
+			err = f.Truncate(end)
+		}
+		if err != nil {
 			return err
 		}
 		if ended != nil {

@@ -47,7 +47,7 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	dir := filepath.Join(filepath.Dir(cfg.Control), "r")
 	cfg.Devices[0].Coordinator = dir
 	resetWithoutDisk(t, cfg, options())
-	// To remove a folder that is not empty it would have to be opened.
+	// A folder that is not empty cannot be removed without opening it.
 	slot, err := backend.New(t.Context(), cfg.Devices[0], backend.Options{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	id := slot.List(t.Context())[0]
@@ -91,6 +91,7 @@ func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 		t.Errorf("%d major faults while the device was reset", faults)
 	}
 	r.stop()
+	must(t, os.Remove(historyOf(cfg.Control))) // else the folder is not empty
 }
 
 func (r *running) orderReset() error {

@@ -227,13 +227,25 @@ func (d *daemon) endInterfaces(ctx context.Context, steps []config.Step[config.I
 	for _, s := range steps {
 		switch f := d.iface(s.Name); s.Change {
 		case config.Removed:
-			ends[s.Name] = d.leave(f.run, f.Delete)
+			ends[s.Name] = d.leave(f.run, func() error { return d.delete(f) })
 		case config.Rebuilt:
 			ends[s.Name] = d.leave(f.run, func() error { return nil })
 		case config.Added, config.Changed, config.Kept:
 		}
 	}
 	return d.await(ctx, ends)
+}
+
+// delete deletes an interface whose Run has ended. One that failed since the plan was made, such as by the
+// end of its container, is closed already.
+func (d *daemon) delete(f *member) error {
+	d.mu.Lock()
+	failed := f.failure != nil
+	d.mu.Unlock()
+	if failed {
+		return nil
+	}
+	return f.Delete()
 }
 
 // endDevices ends the devices that go.

@@ -64,43 +64,53 @@ func Active(fd int, netdev string) (names []string, err error) {
 	return names, nil
 }
 
-// Statistics are counters of a netdev's driver, which are added up.
+// Statistics are counters of a netdev's driver, which are added up. One goroutine at a time uses them.
 type Statistics struct {
 	netdev string
+	match  func(name string) bool
 	size   int // number of all its counters
 	chosen []int
 }
 
-// ErrChanged means that the driver has other statistics now: they must be chosen again.
+// ErrChanged means that the driver has just got other statistics. The next Sum knows them.
 var ErrChanged = errors.New("the driver has other statistics now")
 
 // Choose returns the statistics of a netdev whose names match; a driver may have none. fd and blocking
 // are as for Active.
 func Choose(fd int, netdev string, match func(name string) bool) (*Statistics, error) {
-	all, err := stringSet(fd, netdev, ssStats)
-	s := &Statistics{netdev: netdev, size: len(all)}
+	s := &Statistics{netdev: netdev, match: match}
+	return s, s.choose(fd)
+}
+
+func (s *Statistics) choose(fd int) error {
+	all, err := stringSet(fd, s.netdev, ssStats)
+	s.size, s.chosen = len(all), nil
 	for i, name := range all {
-		if match(name) {
+		if s.match(name) {
 			s.chosen = append(s.chosen, i)
 		}
 	}
-	return s, err
+	return err
 }
 
 // Any reports whether there are any.
 func (s *Statistics) Any() bool { return len(s.chosen) > 0 }
 
-// Sum reads the statistics and returns their sum. fd and blocking are as for Active; a driver asks its
-// firmware for some of them, which takes about a millisecond. Errors: ErrChanged.
+// Sum reads the statistics and returns their sum, also if the driver has others since, as with another
+// number of queues. fd and blocking are as for Active; a driver asks its firmware for some of them, which
+// takes about a millisecond. Errors: ErrChanged.
 func (s *Statistics) Sum(fd int) (sum uint64, err error) {
 	n, err := count(fd, s.netdev, ssStats)
+	if err == nil && n != s.size {
+		err = s.choose(fd)
+	}
 	if err != nil {
 		return 0, err
 	}
 	// struct ethtool_stats: cmd and number of values in one word, values.
-	table := make([]uint64, 1+n+spare)
+	table := make([]uint64, 1+s.size+spare)
 	head := (*[2]uint32)(unsafe.Pointer(&table[0]))
-	head[0], head[1] = unix.ETHTOOL_GSTATS, uint32(n)
+	head[0], head[1] = unix.ETHTOOL_GSTATS, uint32(s.size)
 	if err := ioctl(fd, "ETHTOOL_GSTATS", s.netdev, unsafe.Pointer(&table[0])); err != nil {
 		return 0, err
 	}

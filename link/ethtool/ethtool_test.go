@@ -82,6 +82,10 @@ func TestStatistics(t *testing.T) {
 	if sum, err := s.Sum(fd); err != nil || strconv.FormatUint(sum, 10) != shown[1] {
 		t.Errorf("%d, %v; ethtool shows %q", sum, err, shown)
 	}
+	ns.Run("ethtool", "-L", nstest.Dev, "rx", "2") // adds statistics of a queue
+	if sum, err := s.Sum(fd); err != nil || strconv.FormatUint(sum, 10) != shown[1] {
+		t.Errorf("after a change of the queues: %d, %v; ethtool has shown %q", sum, err, shown)
+	}
 	if s, err := ethtool.Choose(fd, nstest.Dev, func(string) bool { return false }); err != nil || s.Any() {
 		t.Errorf("%+v, %v: chosen, although no name matches", s, err)
 	}

@@ -146,8 +146,7 @@ type Transport interface {
 	// Interrupt makes the current Recv return, or the next one if none is blocked.
 	Interrupt()
 	// Join and Leave an IP multicast group. Each Join needs a Leave. The
-	// transport does not receive its own multicast packets, unless it shares its port with
-	// other devices.
+	// transport does not receive its own multicast packets.
 	Join(group netip.Addr) error
 	Leave(group netip.Addr) error
 	// State returns the current state; its slices belong to the caller.

@@ -53,7 +53,7 @@ func (p *pauses) readOnce() {
 	n, err := p.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err == nil { // else the netdev is gone, or its driver was changed
+	if err == nil { // else the netdev is gone, or is being changed
 		p.count = n
 	}
 	if p.reading, p.due = false, time.Now().Add(pauseEvery); p.closed {

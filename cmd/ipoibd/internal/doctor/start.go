@@ -295,7 +295,7 @@ func noEBPF(f *Facts) (out []Finding) {
 			Advice: "grant CAP_BPF and CAP_PERFMON (a container: --cap-add BPF --cap-add PERFMON) and restart the daemon, or switch eBPF off", Command: "ipoibd run --ebpf=false",
 		}
 	}
-	if f.Status != nil { // the daemon has given up the capabilities
+	if f.Status != nil { // the daemon has dropped the capabilities
 		return f.interfaces(func(x *report.Interface) *Finding {
 			if x.NoEBPF == "" {
 				return nil

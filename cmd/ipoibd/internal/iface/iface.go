@@ -205,7 +205,6 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		f.lanes = append(f.lanes, lane)
 	}
 	f.host.lanes = f.lanes
-	f.checkSources()
 	f.show(time.Now())
 	return f, nil
 }

@@ -50,6 +50,7 @@ func newLane(f *Iface, tap TAPQueue) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
+	tx.SetSources(f.sources())
 	rx, err := ud.NewRx(ud.RxConfig{
 		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
 		Sink: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCRecv),

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
@@ -75,5 +76,43 @@ func TestSourceCheck(t *testing.T) {
 		if f := b.takeIP(); f == nil {
 			t.Error("without the check, the frame is dropped as well")
 		}
+	})
+}
+
+// A lane that replaces one which hangs in the device checks the sources from its first frame on, before the
+// kernel reports anything about ib0.
+func TestSourceCheckOfARenewedLane(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		cfg := testConfig()
+		cfg.Addresses, cfg.SourceCheck = []string{a.ip.String() + "/24"}, true
+		if err := a.iface.Change(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		reach(t, a, b)
+		mac, _ := a.neighbour(b.ip)
+		spoofed := a.packet(b.ip, 100, 2)
+		copy(spoofed[12:], netip.MustParseAddr("10.0.0.99").AsSlice())
+		a.onRun(func(f *Iface) {
+			if err := f.lanes.halt(); err != nil {
+				t.Fatal(err)
+			}
+			f.lanes[0].lost = hca.ErrStuck
+			if err := f.renew(); err != nil {
+				t.Fatal(err)
+			}
+			tx, q := f.lanes[0].tx, f.rec.att.ep.Queues[0]
+			if err := tx.Attach(q.Queue, q.SendCQ, q.SendMR, 0, f.rec.att.gen); err != nil {
+				t.Fatal(err)
+			}
+			a.send(mac, ipoib.EtherTypeIPv4, spoofed)
+			if err := tx.Pump(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n := count(a.status(), "tx_drop_foreign_source"); n != 1 {
+			t.Errorf("%d frames dropped, want 1", n)
+		}
+		a.deviceReset()
+		reach(t, a, b)
 	})
 }

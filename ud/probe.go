@@ -47,10 +47,13 @@ type TxProgress struct {
 	Probed    uint64 // number of the latest probe whose send has completed; 0 if none
 }
 
-// Progress returns the progress of sends. Any goroutine may call it.
+// Progress returns the progress of sends. Any goroutine may call it. It counts a send that
+// moves on meanwhile twice rather than not at all.
 func (t *Tx) Progress() TxProgress {
+	waiting := t.queued()
+	waiting += t.Outstanding()
 	return TxProgress{
-		Completed: t.ring.stats.completions.Load(), Waiting: t.Outstanding() + t.queued(),
+		Completed: t.ring.stats.completions.Load(), Waiting: waiting,
 		Refused: t.tally[PostRefused].Load(), Probed: t.probe.done.Load(),
 	}
 }

@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"slices"
 	"testing"
 
 	"ipoibd/hca"
@@ -85,4 +86,40 @@ func TestR08ProbeIsReportedOnceItsSendCompletes(t *testing.T) {
 	b.pump(t)
 	b.Detach()
 	want("taken back", 5)
+}
+
+// The owner is called when the pumps have work, and then the progress already shows it: before a post,
+// which may hang, and before the receives are posted again.
+func TestR08OwnerSeesWorkBeforeThePost(t *testing.T) {
+	tx := newTxBench(t, 128)
+	var waiting []int
+	tx.cfg.OnPost = func() {
+		if len(tx.qp.sends) == len(waiting) { // not posted yet
+			waiting = append(waiting, tx.Progress().Waiting)
+		}
+	}
+	tx.src.add(toB(100))
+	tx.pump(t)
+	tx.Inject(hca.UDDest{AH: destB.AH, QPN: qpnA}, ProbeMessage(1))
+	tx.pump(t)
+	if !slices.Equal(waiting, []int{1, 2}) {
+		t.Errorf("sends that wait before each post: %v, want 1, then 2", waiting)
+	}
+	rx := newRxBench(t, 128)
+	calls := 0
+	rx.cfg.OnReceive = func() {
+		calls++
+		if rx.Completed() != 1 || rx.Outstanding() != 127 {
+			t.Errorf("%d receives completed and %d outstanding, want 1, and 127", rx.Completed(), rx.Outstanding())
+		}
+	}
+	rx.pump(t)
+	if calls != 0 {
+		t.Errorf("called %d times without a receive", calls)
+	}
+	rx.qp.receive(fromB(100), gidA)
+	rx.pump(t)
+	if calls != 1 {
+		t.Errorf("called %d times for a receive, want once", calls)
+	}
 }

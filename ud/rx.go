@@ -20,6 +20,9 @@ type RxConfig struct {
 	SlowPath  SlowPath
 	Peers     *Snapshot
 	OnFailure func(Failure) // called for each receive that fails; must not block; may be nil
+	// OnReceive is called before what was received is passed on, once Completed counts it; must not
+	// block; may be nil.
+	OnReceive func()
 }
 
 func (c *RxConfig) check() error {

@@ -122,6 +122,9 @@ func (r *Rx) deliver(n int) error {
 			frames, from = append(frames, frame), append(from, sender)
 		}
 	}
+	if n > 0 && r.cfg.OnReceive != nil {
+		r.cfg.OnReceive()
+	}
 	err := r.write(frames, from)
 	for _, slot := range slots {
 		r.ring.give(slot)

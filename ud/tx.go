@@ -34,6 +34,9 @@ type TxConfig struct {
 	SlowPath  SlowPath
 	Peers     *Snapshot
 	OnFailure func(Failure) // called for each send that fails; must not block; may be nil
+	// OnPost is called before sends are posted, once Progress counts them as waiting; must not
+	// block; may be nil.
+	OnPost func()
 }
 
 func (c *TxConfig) check() error {

@@ -210,6 +210,9 @@ func (t *Tx) post() error {
 			at = time.Now()
 		}
 		t.setWaiting(len(t.wrs)) // while the device has not taken them
+		if t.cfg.OnPost != nil {
+			t.cfg.OnPost()
+		}
 		n, err := t.qp.PostSend(t.wrs)
 		if list != nil {
 			t.recordSent(list, at, t.wrs[:n])

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Defaults of a [Config]; all but the last stay below 1 s together.
+// Defaults of a [Config]; Quiet and Probes probes stay below 1 s together.
 const (
 	DefaultInterval   = 50 * time.Millisecond
 	DefaultMaxGap     = 4 * DefaultInterval    // a loaded scheduler is late by one or two intervals
@@ -13,6 +13,8 @@ const (
 	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the usual duration of a probe
 	DefaultProbes     = 2                      // one may be lost
 	DefaultRoundLimit = 5 * time.Second        // a pump that waits for a processor may take seconds
+	DefaultRestAfter  = 8                      // two seconds, so that the pauses of a conversation do not count as idle
+	DefaultRest       = 5 * time.Second        // costs less than 0.1 % of a core
 )
 
 // Config holds the limits; zero values select the defaults.
@@ -23,6 +25,8 @@ type Config struct {
 	ProbeLimit time.Duration // without progress of a probe; see the package documentation
 	Probes     int           // consecutive probes without an answer
 	RoundLimit time.Duration // for a round of a pump; afterwards it may hang in a post or a poll
+	RestAfter  int           // consecutive answered probes, without other work, that make the link idle
+	Rest       time.Duration // between samples while the link is idle; see [Detector.Resting]
 }
 
 func (c Config) normal() Config {
@@ -32,5 +36,7 @@ func (c Config) normal() Config {
 	c.ProbeLimit = cmp.Or(c.ProbeLimit, DefaultProbeLimit)
 	c.Probes = cmp.Or(c.Probes, DefaultProbes)
 	c.RoundLimit = cmp.Or(c.RoundLimit, DefaultRoundLimit)
+	c.RestAfter = cmp.Or(c.RestAfter, DefaultRestAfter)
+	c.Rest = cmp.Or(c.Rest, DefaultRest)
 	return c
 }

@@ -16,6 +16,7 @@ type Detector struct {
 	receives progress
 	probe    probe
 	events   events
+	rest     rest
 }
 
 // progress tracks a count.
@@ -45,13 +46,21 @@ func (d *Detector) Restart() {
 // NextDeadline returns when the next sample is due, or false if it is due at
 // once.
 func (d *Detector) NextDeadline() (time.Time, bool) {
-	return d.last.Add(d.conf.Interval), !d.last.IsZero()
+	return d.last.Add(d.interval()), !d.last.IsZero()
+}
+
+// interval returns the time from the last sample to the next one.
+func (d *Detector) interval() time.Duration {
+	if d.Resting() {
+		return d.conf.Rest
+	}
+	return d.conf.Interval
 }
 
 // Step judges a sample taken at now, which must not decrease. It does not block
 // and keeps no reference to s.
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
-	gap := now.Sub(d.last)
+	gap := now.Sub(d.last) - d.interval() + d.conf.Interval // without the part that is the rest's
 	stalled := !d.last.IsZero() && gap > d.conf.MaxGap
 	if stalled || d.last.IsZero() {
 		d.works = time.Time{}
@@ -80,13 +89,14 @@ func (d *Detector) update(now time.Time, s *Sample) {
 	d.wire = s.Wire
 	switch {
 	case !s.working():
-		d.works = time.Time{}
+		d.works, d.rest = time.Time{}, rest{}
 		d.events.received(false)
 		return
 	case d.works.IsZero() || blocked:
 		d.works, d.waiting, d.probe.asked = now, time.Time{}, time.Time{}
 		d.sends, d.receives = progress{s.Completed, now}, progress{s.Received, now}
 		d.refused = s.Refused
+		d.rest = rest{}
 	}
 	d.events.received(d.receives.update(now, s.Received))
 	if d.sends.update(now, s.Completed) {
@@ -106,7 +116,9 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 		return Decision{}
 	case !d.probe.asked.IsZero():
 		return d.judgeProbe(now, s)
-	case d.quiet(now):
+	}
+	d.rest.observe(s, 0, !d.waiting.IsZero())
+	if d.quiet(now) {
 		return d.startProbes(now, s)
 	}
 	return Decision{}

@@ -38,22 +38,31 @@
 // was requested, or in which the pumps did not run at once when asked: they may have got the event, and
 // waited for a processor.
 //
+// # Rest
+//
+// After RestAfter probes in a row that were answered at once, while nothing else was sent or received, the
+// link is idle. Then samples, and with them probes, come only every Rest, so that an idle daemon costs
+// nothing. The caller takes a sample at once when a work request is posted or completes ([Detector.Resting]),
+// which ends the rest.
+//
 // # Exceptions
 //
 // The detector does not judge the queue pair while the port is not active, while
 // recovery runs, or if the device's wire was full since the last sample
 // ([hca.WireReporter]); all times start over then. They also start over if two samples
-// are more than MaxGap apart, because the daemon was stopped or throttled. In that case
+// are more than MaxGap apart (Rest more at rest), because the daemon was stopped or throttled. In that case
 // the detector first requests a poll, to see what the device has done in the meantime.
 //
 // # Detection time
 //
-// With samples at most Interval apart, a freeze is suspected within
+// With samples at most Interval apart while it does not rest, a freeze is suspected within
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
 // by default, and a pump that hangs in a post or a poll within RoundLimit more. The time starts when
-// the first send that does not complete is posted, or at the last receive. After a stall of
+// the first send that does not complete is posted, or at the last receive. At rest nothing is received,
+// so it starts when the next send is posted, or with the next probe: a fault of an idle link
+// is suspected within Rest more, 5.9 s by default. After a stall of
 // the daemon, a full wire or a port that was down, it starts when that has ended.
 //
 // # Limits

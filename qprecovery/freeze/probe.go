@@ -38,6 +38,8 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	waited := now.Sub(d.lastProgress())
 	switch {
 	case !p.sent.IsZero() && s.Received != p.received:
+		d.rest.answered++
+		d.rest.observe(s, 1, p.tries > 1 || !p.polled.IsZero() || !d.waiting.IsZero())
 		p.asked = time.Time{}
 		return Decision{}
 	case waited <= d.conf.ProbeLimit/2:

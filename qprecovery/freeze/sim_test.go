@@ -119,20 +119,25 @@ func (v *device) sample() *Sample {
 func (v *device) run(d *Detector, step, length time.Duration, until Kind) (Decision, time.Duration) {
 	for began := v.now; v.now.Sub(began) < length; {
 		v.tick(step)
-		got := d.Step(v.now, v.sample())
-		switch {
-		case got.Kind == SendProbe:
-			v.probes++
-			v.asked = append(v.asked, got.Probe)
-		case got.Kind == Poll && !v.starved:
-			v.rounds++
-			v.find()
-		}
+		got := v.obey(d.Step(v.now, v.sample()))
 		if got.Kind == until && until != Nothing {
 			return got, v.now.Sub(began)
 		}
 	}
 	return Decision{}, length
+}
+
+// obey carries out a decision, and returns it.
+func (v *device) obey(got Decision) Decision {
+	switch {
+	case got.Kind == SendProbe:
+		v.probes++
+		v.asked = append(v.asked, got.Probe)
+	case got.Kind == Poll && !v.starved:
+		v.rounds++
+		v.find()
+	}
+	return got
 }
 
 func newDevice() *device { return &device{now: epoch, port: hca.PortActive} }

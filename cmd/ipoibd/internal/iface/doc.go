@@ -84,8 +84,9 @@
 // The ladder of qprecovery decides what to do about a fault, and Run carries out its
 // actions. Faults come from the pumps (a failed work request, an error of a verb), from
 // asynchronous events, from the freeze detectors, and from the device's view: a session that
-// has ended must be released, a new one used. A detector gets a sample every 50 ms and has
-// its lane send probes to the queue pair itself. If a freeze is suspected again, the worker
+// has ended must be released, a new one used. A detector gets a sample every 50 ms, or every 5 s
+// while the link is idle, and has its lane send probes to the queue pair itself. The pumps end
+// that rest: they wake Run before they post and after they receive. If a freeze is suspected again, the worker
 // proves it on a fresh queue pair.
 //
 //	fault -> ladder -> hold the host's frames (the transmit pumps stop,

@@ -191,6 +191,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		faults:  make(chan qprecovery.Fault, maxFaults),
 		flushes: make(chan qprecovery.Fault, 1),
 		ended:   make(chan struct{}, 1),
+		stirred: make(chan struct{}, 1),
 	}
 	f.nbrs = neighbours{f: f, table: neigh.New(peerBounds(cfg)), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU), echoes: echoes{}}
 	queues := []TAPQueue{tap}

@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/freeze"
 )
 
 // deafEQ is an HCA whose completions arrive in the CQs, but whose events (interrupts, EQ) do not, while
@@ -97,7 +98,7 @@ func TestR08LostInterruptsAreNoticed(t *testing.T) {
 		}
 		on.Store(true)
 		a.onRun(func(f *Iface) { f.lanes[0].in.wake(); f.lanes[0].out.wake() }) // out of the Wait of before
-		if took := until(noticed, 50*time.Millisecond, time.Minute); took > 5*time.Second {
+		if took := until(noticed, 50*time.Millisecond, time.Minute); took > freeze.DefaultRest+3*time.Second {
 			t.Errorf("noticed after %v", took)
 		}
 		time.Sleep(10 * time.Minute)

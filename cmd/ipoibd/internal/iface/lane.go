@@ -36,6 +36,8 @@ type lane struct {
 	detector        *freeze.Detector
 	probes          atomic.Uint64 // sent by the detector
 	polled          atomic.Uint64 // freeze.Detector.FoundByPoll
+	// resting: the detector may rest, so a pump that posts or receives must wake Run, and clear this.
+	resting atomic.Bool
 	// lost: a goroutine that hangs in the device owns tx or rx. Another lane replaces this one.
 	lost   error
 	before report.Totals // counted by the lanes that this one has replaced
@@ -43,9 +45,18 @@ type lane struct {
 
 // newLane returns the lane of a queue of the TAP.
 func newLane(f *Iface, tap TAPQueue) (*lane, error) {
+	l := &lane{tap: tap, detector: freeze.New(freeze.Config{})}
+	stir := func() {
+		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
+			select {
+			case f.rec.stirred <- struct{}{}:
+			default: // Run has not handled the previous one yet
+			}
+		}
+	}
 	tx, err := ud.NewTx(ud.TxConfig{
 		Slots: f.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
-		Source: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCSend),
+		Source: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCSend), OnPost: stir,
 	})
 	if err != nil {
 		return nil, err
@@ -53,12 +64,12 @@ func newLane(f *Iface, tap TAPQueue) (*lane, error) {
 	tx.SetSources(f.sources())
 	rx, err := ud.NewRx(ud.RxConfig{
 		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
-		Sink: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCRecv),
+		Sink: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCRecv), OnReceive: stir,
 	})
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{tap: tap, tx: tx, rx: rx, detector: freeze.New(freeze.Config{})}
+	l.tx, l.rx = tx, rx
 	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: f.rec.ended, wake: func() {
 		tx.Wake()
 		l.queue.SendCQ.Wake()

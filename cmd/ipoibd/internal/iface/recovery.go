@@ -48,6 +48,7 @@ type recovery struct {
 	faults    chan qprecovery.Fault // of the data path and of asynchronous events
 	flushes   chan qprecovery.Fault // the same, for flushed work requests only
 	ended     chan struct{}         // has a value after a pump has failed
+	stirred   chan struct{}         // has a value after a pump of a resting lane has moved something
 }
 
 // ladder is a [qprecovery.Ladder].
@@ -96,6 +97,15 @@ func (r *recovery) expire(now time.Time) {
 		}
 	}
 	r.heal(qprecovery.Tick{})
+}
+
+// stir takes a sample of the lanes that rest, because one has work again.
+func (r *recovery) stir(now time.Time) {
+	for _, l := range r.f.lanes {
+		if r.att != nil && l.detector.Resting() {
+			r.sample(l, now)
+		}
+	}
 }
 
 // onFailure returns the function that a pump calls for each work request that failed.
@@ -349,6 +359,7 @@ func (r *recovery) follow() device.View {
 // sample takes a sample of a lane and carries out the decision of its freeze detector, which
 // judges nothing while the ladder is not healthy (R8).
 func (r *recovery) sample(l *lane, now time.Time) {
+	l.resting.Store(true) // before the counts are read, so that what they miss wakes Run
 	sendRounds, recvRounds := l.out.rounds.Load(), l.in.rounds.Load()
 	tx := l.tx.Progress()
 	s := freeze.Sample{
@@ -363,6 +374,9 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	}
 	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)
+	if !l.detector.Resting() {
+		l.resting.Store(false)
+	}
 	l.polled.Store(l.detector.FoundByPoll())
 	switch lost := l.detector.EventsLost(); {
 	case lost && !knew:

@@ -59,6 +59,8 @@ func (f *Iface) run(ctx context.Context) error {
 			}
 		case <-listen(&now, views):
 			f.rec.reconcile()
+		case <-listen(&now, f.rec.stirred):
+			f.rec.stir(time.Now())
 		case <-now.alarm(timer, late):
 			at := time.Now()
 			if due(&f.host.custody.at, at) {

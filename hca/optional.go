@@ -50,6 +50,10 @@ type StrayReporter interface {
 	// wrapper of a device that is not a StrayReporter. Strays does not block, and
 	// any goroutine may call it.
 	Strays() (s Strays, ok bool)
+	// NotifyStrays makes the device send to c after each such datagram, unless c is full, until stop is
+	// called. It does not block, and any goroutine may call it and stop. A wrapper of a device that is not a
+	// StrayReporter never sends.
+	NotifyStrays(c chan<- struct{}) (stop func())
 }
 
 // StraysOf returns the stray senders that a device reports; ok is false if it is not a
@@ -59,6 +63,14 @@ func StraysOf(dev Device) (s Strays, ok bool) {
 		return r.Strays()
 	}
 	return Strays{}, false
+}
+
+// NotifyStraysOf is NotifyStrays of a device, if it is a [StrayReporter].
+func NotifyStraysOf(dev Device, c chan<- struct{}) (stop func()) {
+	if r, reports := dev.(StrayReporter); reports {
+		return r.NotifyStrays(c)
+	}
+	return func() {}
 }
 
 // QueueCreator is a [PD] that creates QPs with more than one queue, so that goroutines can

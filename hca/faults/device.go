@@ -209,6 +209,11 @@ func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.Device) }
 
+// NotifyStrays implements [hca.StrayReporter].
+func (d *Device) NotifyStrays(c chan<- struct{}) (stop func()) {
+	return hca.NotifyStraysOf(d.Device, c)
+}
+
 // Close implements [hca.Device].
 func (d *Device) Close() error {
 	d.hang("close_device")

@@ -12,6 +12,7 @@ type strays struct {
 	mu      sync.Mutex
 	count   uint64 // of their datagrams
 	senders hca.Strays
+	readers map[chan<- struct{}]struct{} // to notify
 }
 
 // note records the sender of a datagram for a QPN without a QP, unless no QP of this
@@ -37,6 +38,9 @@ func (s *strays) note(in *softqp.Inbound) {
 		}
 	}
 	*place = from
+	for c := range s.readers {
+		notify(c)
+	}
 }
 
 // Strays implements [hca.StrayReporter].
@@ -44,4 +48,20 @@ func (d *Device) Strays() (hca.Strays, bool) {
 	d.strays.mu.Lock()
 	defer d.strays.mu.Unlock()
 	return d.strays.senders, true
+}
+
+// NotifyStrays implements [hca.StrayReporter].
+func (d *Device) NotifyStrays(c chan<- struct{}) (stop func()) {
+	s := &d.strays
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readers == nil {
+		s.readers = map[chan<- struct{}]struct{}{}
+	}
+	s.readers[c] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.readers, c)
+	}
 }

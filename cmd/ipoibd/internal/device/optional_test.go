@@ -8,13 +8,18 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// reporting is a backend with the optional reports.
+// reporting is a backend with the optional reports. The begin and the end of notifications send one.
 type reporting struct{ hca.Device }
 
 func (reporting) Attr() hca.DeviceAttr { return hca.DeviceAttr{} }
 func (reporting) WireBlocked() uint64  { return 7 }
 func (reporting) Strays() (hca.Strays, bool) {
 	return hca.Strays{{Number: 3, SrcQPN: 5}}, true
+}
+
+func (reporting) NotifyStrays(c chan<- struct{}) func() {
+	c <- struct{}{}
+	return func() { c <- struct{}{} }
 }
 
 // plain is a backend without them.
@@ -40,6 +45,11 @@ func TestOptionalReportsPassThrough(t *testing.T) {
 		}
 		if s, ok := dev.Strays(); s != c.strays || ok != c.reports {
 			t.Errorf("%T: strays %+v, %v, want %+v, %v", c.backend, s, ok, c.strays, c.reports)
+		}
+		notified := make(chan struct{}, 2)
+		dev.NotifyStrays(notified)()
+		if got := len(notified) == cap(notified); got != c.reports {
+			t.Errorf("%T: %d notifications of strays, want any %v", c.backend, len(notified), c.reports)
 		}
 	}
 }

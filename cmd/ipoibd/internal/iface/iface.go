@@ -193,7 +193,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		ended:   make(chan struct{}, 1),
 		stirred: make(chan struct{}, 1),
 	}
-	f.nbrs = neighbours{f: f, table: neigh.New(peerBounds(cfg)), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU), echoes: echoes{}}
+	f.nbrs = neighbours{f: f, table: neigh.New(peerBounds(cfg)), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU), echoes: echoes{}, strayed: make(chan struct{}, 1)}
 	queues := []TAPQueue{tap}
 	if m, ok := tap.(MultiQueue); ok {
 		queues = m.Queues()

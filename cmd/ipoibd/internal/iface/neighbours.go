@@ -14,8 +14,8 @@ import (
 const (
 	// collectEvery is how often to examine handles that posted requests may still use.
 	collectEvery = 50 * time.Millisecond
-	// strayInterval is how often the device is asked for stray datagrams. Their sender
-	// loses its frames until it is answered.
+	// strayInterval is how often the device is asked for stray datagrams while there are any. Their
+	// sender loses its frames until it is answered.
 	strayInterval = 50 * time.Millisecond
 )
 
@@ -28,6 +28,7 @@ type neighbours struct {
 	retired []neigh.DestroyAH // handles that a posted request may still use
 	frame   []byte            // one frame for the host, with its virtio header
 	strays  strays
+	strayed chan struct{} // has a value after a stray datagram
 	echoes  echoes
 }
 
@@ -35,7 +36,8 @@ type neighbours struct {
 func (n *neighbours) use() {
 	n.announce()
 	if session := n.f.rec.att.session; n.strays.device != session {
-		n.strays = strays{device: session}
+		n.strays.end()
+		n.strays = strays{device: session, stop: session.NotifyStrays(n.strayed)}
 	}
 	n.strays.at = time.Now()               // earlier strays count as well: they were sent to an earlier queue pair
 	list, err := n.f.host.tap.Neighbours() // after a restart the host knows peers that the table does not
@@ -203,21 +205,38 @@ func (n *neighbours) collect() {
 // strays records how far the stray datagrams of a device were read.
 type strays struct {
 	device hca.StrayReporter // in use last
+	stop   func()            // ends its notifications; nil: there are none
 	seen   uint64            // the latest number read
-	at     time.Time         // when to ask the device next; zero: never
+	last   time.Time         // when the device was last asked
+	at     time.Time         // when to ask it next; zero: after its next notification
+}
+
+// end ends the notifications.
+func (s *strays) end() {
+	if s.stop != nil {
+		s.stop()
+		s.stop = nil
+	}
+}
+
+// planStrays plans a reading after a notification. Without an attachment, the next one reads them.
+func (n *neighbours) planStrays(now time.Time) {
+	s := &n.strays
+	if n.f.rec.att == nil || !s.at.IsZero() {
+		return
+	}
+	if s.at = s.last.Add(strayInterval); s.at.Before(now) {
+		s.at = now
+	}
 }
 
 // readStrays reports the senders of stray datagrams since the last reading to the peer
 // table. It leaves senders with another P_Key to the interface of that P_Key, and ignores
-// those without the group's Q_Key, which are not members. It does not ask a device again
-// that never reports any.
+// those without the group's Q_Key, which are not members.
 func (n *neighbours) readStrays(now time.Time) {
 	s := &n.strays
-	senders, ok := s.device.Strays()
-	if !ok {
-		return
-	}
-	s.at = now.Add(strayInterval)
+	s.last = now
+	senders, _ := s.device.Strays()
 	plan, seen := n.f.rec.att.plan, s.seen
 	for i := range senders {
 		from := &senders[i]

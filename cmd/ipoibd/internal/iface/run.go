@@ -61,6 +61,8 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.reconcile()
 		case <-listen(&now, f.rec.stirred):
 			f.rec.stir(time.Now())
+		case <-listen(&now, f.nbrs.strayed):
+			f.nbrs.planStrays(time.Now())
 		case <-now.alarm(timer, late):
 			at := time.Now()
 			if due(&f.host.custody.at, at) {
@@ -141,6 +143,7 @@ func (f *Iface) wind() {
 	f.rec.worker.close()
 	f.host.worker.close()
 	f.lanes.discard(false)
+	f.nbrs.strays.end()
 	f.rec.badClient.end()
 }
 

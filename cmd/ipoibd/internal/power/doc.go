@@ -32,9 +32,10 @@
 //
 // logind may start late, restart, or not exist; so may the bus. While either is missing,
 // Watch holds no inhibitor and assumes that the system is awake, because it may have missed
-// the wake-up. One line in the log reports the loss. Watch looks for logind again every second,
-// each time on a new connection. When it finds logind, it starts from scratch: it asks logind
-// what the system prepares for, and takes an inhibitor if that is nothing.
+// the wake-up. One line in the log reports the loss. Watch looks for logind again every
+// second, or, while there is no bus, after 1, 2, 4 ... 60 s, each time on a new connection. When it
+// finds logind, it starts from scratch: it asks logind what the system prepares for, and takes an
+// inhibitor if that is nothing.
 //
 // # Trust
 //

@@ -10,8 +10,13 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// retryEvery is the time between two attempts to find logind.
-const retryEvery = time.Second
+const (
+	// retryEvery is the time between two attempts to find logind.
+	retryEvery = time.Second
+	// absentRetry bounds that time while there is no bus, as in most containers: it doubles with each
+	// attempt.
+	absentRetry = time.Minute
+)
 
 // Hooks are called one at a time, on a goroutine of their own. None may be nil.
 type Hooks struct {
@@ -32,6 +37,7 @@ type watcher struct {
 	machine  machine
 	logind   *logind          // nil: it is missing
 	retry    <-chan time.Time // when to look for it again
+	pause    time.Duration    // until then
 	quiet    bool             // the log has already reported that it is missing
 	lock     *Inhibitor
 	cancel   context.CancelFunc // of the running hook; nil: none runs
@@ -86,7 +92,7 @@ func (w *watcher) connect(ctx context.Context) {
 		w.miss(ctx, err)
 		return
 	}
-	w.logind, w.retry, w.quiet = l, nil, false
+	w.logind, w.retry, w.pause, w.quiet = l, nil, 0, false
 	w.step(ctx, found{l.system})
 	if w.lock.held() {
 		w.log.Info("the system waits for this daemon before it sleeps or shuts down", "limit", l.limit)
@@ -99,7 +105,12 @@ func (w *watcher) miss(ctx context.Context, err error) {
 		w.logind.conn.Close()
 		w.logind = nil
 	}
-	w.retry = time.After(retryEvery)
+	if errors.Is(err, fs.ErrNotExist) {
+		w.pause = min(max(2*w.pause, retryEvery), absentRetry)
+	} else {
+		w.pause = retryEvery
+	}
+	w.retry = time.After(w.pause)
 	w.step(ctx, lost{})
 	if !w.quiet && ctx.Err() == nil {
 		w.quiet = true

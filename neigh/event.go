@@ -123,9 +123,14 @@ type Ping struct {
 // have. It requests handles of the used ones as soon as it is attached. It is empty before.
 type Restored struct{ Peers []PeerInfo }
 
+// DataIdle reports whether the data path is idle: then it sets no marks, and the table reads none. An event
+// with Idle false must follow the first frame.
+type DataIdle struct{ Idle bool }
+
 // Tick has no effect but the passing of time; see [Table.NextDeadline].
 type Tick struct{}
 
+func (DataIdle) event()        {}
 func (FromHost) event()        {}
 func (FromFabric) event()      {}
 func (Attached) event()        {}

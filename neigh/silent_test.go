@@ -206,3 +206,32 @@ func BenchmarkPeerMAC(b *testing.B) {
 		bench.snap.PeerMAC(peerB.gid, peerB.qpn)
 	}
 }
+
+// TestIdleTableRests: while the data path is idle, the table is not called to read marks. It reads the last ones
+// before, and a peer that is silent afterwards is verified in time.
+func TestIdleTableRests(t *testing.T) {
+	b := talkingBench(t, 1)
+	b.snap.PeerMAC(numbered(0).gid, numbered(0).qpn)
+	b.step(DataIdle{Idle: true})
+	if heard := b.table.Peers()[0].Heard; !heard.Equal(b.now) {
+		t.Errorf("heard %v ago, want now: the last mark was not read", b.now.Sub(heard))
+	}
+	began, steps := b.now, 0
+	for b.now.Sub(began) < time.Minute {
+		at, ok := b.table.NextDeadline()
+		if !ok {
+			break
+		}
+		b.now = at
+		b.step(Tick{})
+		steps++
+	}
+	if most := int(time.Minute/sweepInterval) + 2; steps > most {
+		t.Errorf("called %d times in a minute, want %d at most", steps, most)
+	}
+	b.step(DataIdle{Idle: false})
+	mac := b.macOf(numbered(0))
+	if got := asks(b.pass(2*silenceLimit, 50*time.Millisecond, func() { b.snap.Unicast(mac) })); len(got) != 1 {
+		t.Errorf("requests for %v after a silence, want one", got)
+	}
+}

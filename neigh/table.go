@@ -18,6 +18,7 @@ type Table struct {
 	echoes        rate      // requests that were answered
 	introductions rate      // requests before pings
 	marksDue      time.Time // when readMarks is due; zero if there are no marks to read
+	idle          bool      // the data path sets no marks; see DataIdle
 	sweepDue      time.Time // when sweep is due; zero if there is nothing to sweep
 }
 
@@ -97,6 +98,8 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.ping(ev)
 	case Restored:
 		t.restore(ev.Peers)
+	case DataIdle:
+		t.dataIdle(ev.Idle)
 	case Tick:
 	}
 	t.schedule()
@@ -144,10 +147,18 @@ func (t *Table) expire() {
 	}
 }
 
-// schedule arms readMarks while there are peers, and sweep while there is anything
+// dataIdle reads the last marks when the data path becomes idle.
+func (t *Table) dataIdle(idle bool) {
+	if t.idle = idle; idle {
+		t.marksDue = time.Time{}
+		t.readMarks()
+	}
+}
+
+// schedule arms readMarks while there are peers and the data path is not idle, and sweep while there is anything
 // that can expire.
 func (t *Table) schedule() {
-	if t.marksDue.IsZero() && len(t.peers.byEndpoint) > 0 {
+	if t.marksDue.IsZero() && !t.idle && len(t.peers.byEndpoint) > 0 {
 		t.marksDue = t.now.Add(markInterval)
 	}
 	if t.sweepDue.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {

@@ -29,6 +29,7 @@ type neighbours struct {
 	frame   []byte            // one frame for the host, with its virtio header
 	strays  strays
 	strayed chan struct{} // has a value after a stray datagram
+	idle    bool          // the last DataIdle
 	echoes  echoes
 }
 
@@ -77,6 +78,18 @@ func (n *neighbours) hostChanged(old, st link.State) {
 		n.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
 	n.step(neigh.HostAddrs{Addrs: n.f.ownAddrs()})
+}
+
+// rest reports to the table whether all lanes rest.
+func (n *neighbours) rest() {
+	idle := n.f.rec.att != nil
+	for _, l := range n.f.lanes {
+		idle = idle && l.detector.Resting()
+	}
+	if idle != n.idle {
+		n.idle = idle
+		n.step(neigh.DataIdle{Idle: idle})
+	}
 }
 
 // deadline returns when to call expire; zero: never.

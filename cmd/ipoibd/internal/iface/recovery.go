@@ -96,6 +96,7 @@ func (r *recovery) expire(now time.Time) {
 			r.sample(l, now)
 		}
 	}
+	r.f.nbrs.rest()
 	r.heal(qprecovery.Tick{})
 }
 
@@ -106,6 +107,7 @@ func (r *recovery) stir(now time.Time) {
 			r.sample(l, now)
 		}
 	}
+	r.f.nbrs.rest()
 }
 
 // onFailure returns the function that a pump calls for each work request that failed.

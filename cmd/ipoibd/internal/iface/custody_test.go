@@ -75,7 +75,7 @@ func TestForeignQueueDuringAnOutage(t *testing.T) {
 	})
 }
 
-// Changes that another process makes to ib0 are undone within a second, whether or not
+// Changes that another process makes to ib0 are undone within inspectEvery, whether or not
 // the kernel reports them.
 func TestChangesByOthersAreRestored(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
@@ -104,7 +104,7 @@ func TestChangesByOthersAreRestored(t *testing.T) {
 
 func TestCustodyTimes(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	var c custody
+	c := custody{every: inspectEvery}
 	for _, step := range []struct {
 		at      time.Duration
 		queues  int
@@ -116,9 +116,9 @@ func TestCustodyTimes(t *testing.T) {
 		{time.Second + foreignGrace/2, 2, false, time.Second + foreignGrace}, // by an event
 		{time.Second + foreignGrace, 1, true, 2*time.Second + foreignGrace},
 		{3 * time.Second, 3, true, 4 * time.Second},
-		{4 * time.Second, 0, false, 5 * time.Second},
+		{4 * time.Second, 0, false, 4*time.Second + inspectEvery},
 		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // a new grace period
-		{5*time.Second + foreignGrace/2, 0, false, 6*time.Second + foreignGrace/2},
+		{5*time.Second + foreignGrace/2, 0, false, 5*time.Second + foreignGrace/2 + inspectEvery},
 	} {
 		was := c.foreign
 		changed := c.saw(step.queues, start.Add(step.at))

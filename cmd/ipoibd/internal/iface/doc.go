@@ -71,7 +71,8 @@
 // ib0 may be moved to another network namespace, such as a container's. The move sets it
 // down and removes its addresses; it is set up again there, under any name.
 //
-// Each second, and whenever netlink reports a change, Run starts an inspection of ib0. If another
+// Every 5 s (each second in a configured network namespace, which may end), and whenever netlink reports a
+// change, such as a queue of another process, Run starts an inspection of ib0. If another
 // process has changed the MAC, the carrier, the header length, the persistence, the owner,
 // the offloads or the link type, the inspection restores it, and Run logs that. Only the
 // process that attached a queue can close it. In the meantime the kernel gives that queue some of the

@@ -19,9 +19,12 @@ import (
 )
 
 const (
-	// inspectEvery is how often ib0 is inspected even without an event: the kernel
-	// does not report some changes.
-	inspectEvery = time.Second
+	// inspectEvery is how often ib0 is inspected even without an event. The kernel reports that
+	// another process attaches or detaches, and does not report some changes that it makes meanwhile.
+	inspectEvery = 5 * time.Second
+	// inspectSoon is the same while another process has a queue, after an inspection that failed, and
+	// for ib0 in a configured network namespace, with which it must be deleted.
+	inspectSoon = time.Second
 	// foreignGrace is how long another process may have a queue of ib0 before the
 	// carrier is taken down. A starting daemon attaches one for about 100 us, sees
 	// that ib0 is in use, and detaches.
@@ -260,11 +263,12 @@ func (s *MTUState) fit(largest int) (mtu, tooLarge int) {
 
 // custody keeps ib0 as this daemon has set it up, despite what other processes do to it.
 type custody struct {
-	at          time.Time // of the next inspection; zero: one is under way
-	since       time.Time // when another process was first seen with a queue; zero: none has one
-	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
-	wantCarrier bool      // the carrier is on unless foreign
-	err         error     // of the last inspection; nil: it succeeded
+	every       time.Duration // between inspections, if nothing is wrong
+	at          time.Time     // of the next inspection; zero: one is under way
+	since       time.Time     // when another process was first seen with a queue; zero: none has one
+	foreign     bool          // another process has had a queue for foreignGrace; the carrier is down
+	wantCarrier bool          // the carrier is on unless foreign
+	err         error         // of the last inspection; nil: it succeeded
 }
 
 // lit reports whether the daemon has the carrier on.
@@ -273,7 +277,7 @@ func (c *custody) lit() bool { return c.wantCarrier && !c.foreign }
 // saw records how many foreign queues an inspection has found, plans the next
 // inspection, and reports whether foreign has changed.
 func (c *custody) saw(queues int, now time.Time) (changed bool) {
-	c.at = now.Add(inspectEvery)
+	c.at = now.Add(c.every)
 	was := c.foreign
 	switch {
 	case queues == 0:
@@ -283,7 +287,7 @@ func (c *custody) saw(queues int, now time.Time) (changed bool) {
 	case now.Sub(c.since) < foreignGrace:
 		c.at = c.since.Add(foreignGrace)
 	default:
-		c.foreign = true
+		c.foreign, c.at = true, now.Add(inspectSoon)
 	}
 	return c.foreign != was
 }
@@ -322,7 +326,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 		}
 	}
 	if err != nil {
-		c.at = now.Add(inspectEvery)
+		c.at = now.Add(inspectSoon)
 		return
 	}
 	if !c.saw(found.Foreign, now) {

@@ -184,6 +184,10 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}
+	f.host.custody.every = inspectEvery
+	if cfg.Netns != "" {
+		f.host.custody.every = inspectSoon
+	}
 	f.rec = recovery{
 		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
 		ladder: qprecovery.NewLadder(), journal: env.Journal,

@@ -33,6 +33,8 @@ const (
 	// publishEvery is the minimum interval between two snapshots of an interface whose state
 	// does not change, so changes of peers may be published with that delay.
 	publishEvery = 100 * time.Millisecond
+	// publishRest is the same while all lanes rest, and the maximum interval otherwise.
+	publishRest = 5 * time.Second
 	// publishPeer is added to the interval for each peer: about a hundred times the cost of
 	// copying a peer (neigh.BenchmarkPeers), or 0.2 s with 10,000 peers.
 	publishPeer = 20 * time.Microsecond
@@ -41,7 +43,7 @@ const (
 // shown is the snapshot that others read, with the bookkeeping of Run's goroutine.
 type shown struct {
 	snapshot atomic.Pointer[snapshot]
-	at       time.Time // of the next one; zero: nothing has happened since the last one
+	at       time.Time // of the next one
 	ended    bool      // Run has returned f.end
 	// txDropped is the kernel's count of dropped frames without those of the filter. They are not read at
 	// the same moment, and the filter's count is the newer one.
@@ -73,7 +75,7 @@ type snapshot struct {
 // Status returns the state of the interface. Any goroutine may call it. It does not wait for
 // Run: it reads only atomic counters, the kernel's counters by netlink, and those of the eBPF
 // filter. The rest is from the last snapshot, whose age is at most publishEvery plus publishPeer
-// for each peer, or a second while nothing happens. If it is older (see its Time), Run's
+// for each peer, or publishRest while nothing happens. If it is older (see its Time), Run's
 // goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	s := f.statusWithoutKernel()
@@ -169,7 +171,7 @@ func kernelCounters(k link.KernelCounters) []hca.Counter {
 }
 
 // publish makes a snapshot at once if the state has changed, else publishEvery after the last
-// one. Run's goroutine calls it after each event.
+// one, or publishRest. Run's goroutine calls it after each event.
 func (f *Iface) publish(now time.Time) {
 	s := f.shown.snapshot.Load()
 	state, reason := f.state()
@@ -177,7 +179,11 @@ func (f *Iface) publish(now time.Time) {
 	if same = same && (a == nil) == (s.QP == nil); same && a != nil {
 		same = s.QP.Generation == a.gen
 	}
-	if next := s.Time.Add(publishEvery + publishPeer*time.Duration(len(s.peers))); same && now.Before(next) {
+	every := publishEvery
+	if f.nbrs.idle {
+		every = publishRest
+	}
+	if next := s.Time.Add(every + publishPeer*time.Duration(len(s.peers))); same && now.Before(next) {
 		f.shown.at = next
 		return
 	}
@@ -238,7 +244,7 @@ func (f *Iface) show(now time.Time) {
 	s.Counters.Add("neigh_", stats.Counters())
 	s.Resolved = report.NewHistogram(&stats.Resolved)
 	f.shown.snapshot.Store(s)
-	f.shown.at = time.Time{}
+	f.shown.at = now.Add(publishRest)
 }
 
 // state returns the state and its reason.

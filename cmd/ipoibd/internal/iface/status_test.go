@@ -49,13 +49,13 @@ func answers(f *Iface, limit time.Duration) error {
 }
 
 // A change of the state is published at once, other changes publishEvery later at most, and
-// an interface at rest is published every second.
+// an interface at rest is published every publishRest.
 func TestStatusIsFresh(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		for range 10 {
 			time.Sleep(700 * time.Millisecond)
 			synctest.Wait()
-			if age := time.Since(a.iface.Status().Time); age > inspectEvery {
+			if age := time.Since(a.iface.Status().Time); age > publishRest {
 				t.Errorf("at rest the status is %v old", age)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// silentLimit is ten times the interval at which a working interface publishes its state.
+	// silentLimit is twice the longest interval at which a working interface publishes its state.
 	silentLimit = 10 * time.Second
 	// hungLimit is when only a restart may help. It exceeds the delay of every system call that
 	// returns at all, and the stall of a host that swaps.

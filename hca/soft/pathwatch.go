@@ -22,8 +22,11 @@ type pathWatch struct {
 }
 
 const (
-	// pathEvery is how often the kernel is asked, unless there is a reason to ask earlier.
+	// pathEvery is how often the kernel is asked while a path is narrow or there are more destinations than
+	// a look asks about, unless there is a reason to ask earlier.
 	pathEvery = time.Second
+	// pathRest is the same otherwise.
+	pathRest = 5 * time.Second
 	// pathPause is the least time between two looks.
 	pathPause = 100 * time.Millisecond
 	// maxPathQueries bounds the destinations of a look besides those with a narrow path. A query
@@ -33,22 +36,27 @@ const (
 
 // run looks until the device closes or the underlay is gone.
 func (w *pathWatch) run(ctx context.Context) {
-	tick := time.NewTicker(pathEvery)
-	defer tick.Stop()
-	for !w.dev.lost.Load() {
+	timer := time.NewTimer(pathEvery)
+	defer timer.Stop()
+	for last := (time.Time{}); !w.dev.lost.Load(); last = time.Now() {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pathPause):
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+		case <-timer.C:
 		case <-w.wire.PathChanged():
 		case <-w.dev.newPath:
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(last.Add(pathPause))):
+		}
 		w.look(time.Now())
+		if len(w.known.narrow) == 0 && w.next >= len(w.dests) {
+			timer.Reset(pathRest)
+		} else {
+			timer.Reset(pathEvery)
+		}
 	}
 }
 

@@ -44,12 +44,16 @@ func (d *Detector) Restart() {
 }
 
 // NextDeadline returns when the next sample is due, or false if it is due at
-// once.
-func (d *Detector) NextDeadline() (time.Time, bool) {
-	return d.last.Add(d.interval()), !d.last.IsZero()
+// once. mayRest is false while other queues of the queue pair have work: then the idle one is watched too.
+func (d *Detector) NextDeadline(mayRest bool) (time.Time, bool) {
+	every := d.conf.Interval
+	if mayRest {
+		every = d.interval()
+	}
+	return d.last.Add(every), !d.last.IsZero()
 }
 
-// interval returns the time from the last sample to the next one.
+// interval returns the longest time from the last sample to the next one.
 func (d *Detector) interval() time.Duration {
 	if d.Resting() {
 		return d.conf.Rest

@@ -43,7 +43,7 @@
 // After RestAfter probes in a row that were answered at once, while nothing else was sent or received, the
 // link is idle. Then samples, and with them probes, come only every Rest, so that an idle daemon costs
 // nothing. The caller takes a sample at once when a work request is posted or completes ([Detector.Resting]),
-// which ends the rest.
+// which ends the rest. A lane whose sibling is busy does not rest ([Detector.NextDeadline]).
 //
 // # Exceptions
 //

@@ -16,7 +16,7 @@ func (v *device) follow(d *Detector, length time.Duration, until Kind) (got Deci
 		v.tick(tick)
 		after := v.sample()
 		moved := after.Completed != before.Completed || after.Received != before.Received || after.Waiting != before.Waiting || after.Refused != before.Refused
-		at, any := d.NextDeadline()
+		at, any := d.NextDeadline(true)
 		if any && v.now.Before(at) && !(moved && d.Resting()) {
 			continue
 		}
@@ -110,14 +110,14 @@ func TestR08LostEventsAtRest(t *testing.T) {
 func TestR08StallAtRest(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.follow(d, 7*time.Second, Nothing)
-	at, _ := d.NextDeadline()
+	at, _ := d.NextDeadline(true)
 	v.now = at.Add(DefaultMaxGap - DefaultInterval)
 	if got := d.Step(v.now, v.sample()); got.Kind != SendProbe {
 		t.Errorf("%+v by a sample that was hardly late, want a probe", got)
 	}
 	v, d = newDevice(), New(Config{})
 	v.follow(d, 7*time.Second, Nothing)
-	at, _ = d.NextDeadline()
+	at, _ = d.NextDeadline(true)
 	v.now = at.Add(DefaultMaxGap)
 	if got := d.Step(v.now, v.sample()); got.Kind != Poll || d.Resting() {
 		t.Errorf("%+v after a stall, resting %v, want a poll, and no rest", got, d.Resting())

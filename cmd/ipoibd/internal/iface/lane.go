@@ -3,6 +3,7 @@ package iface
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,9 +86,9 @@ func newLane(f *Iface, tap TAPQueue) (*lane, error) {
 	return l, nil
 }
 
-// deadline returns when the next sample is due.
-func (l *lane) deadline(now time.Time) time.Time {
-	at, ok := l.detector.NextDeadline()
+// deadline returns when the next sample is due. The lane may rest only if all do.
+func (l *lane) deadline(now time.Time, mayRest bool) time.Time {
+	at, ok := l.detector.NextDeadline(mayRest)
 	if !ok {
 		return now
 	}
@@ -96,6 +97,11 @@ func (l *lane) deadline(now time.Time) time.Time {
 
 // lanes are all lanes of an interface; there is at least one.
 type lanes []*lane
+
+// resting reports whether all lanes rest.
+func (ls lanes) resting() bool {
+	return !slices.ContainsFunc(ls, func(l *lane) bool { return !l.detector.Resting() })
+}
 
 // attach gives each lane its queue of an attachment's endpoint, or leaves all without one.
 func (ls lanes) attach(a *attachment, gen uint32) error {

@@ -82,10 +82,7 @@ func (n *neighbours) hostChanged(old, st link.State) {
 
 // rest reports to the table whether all lanes rest.
 func (n *neighbours) rest() {
-	idle := n.f.rec.att != nil
-	for _, l := range n.f.lanes {
-		idle = idle && l.detector.Resting()
-	}
+	idle := n.f.rec.att != nil && n.f.lanes.resting()
 	if idle != n.idle {
 		n.idle = idle
 		n.step(neigh.DataIdle{Idle: idle})

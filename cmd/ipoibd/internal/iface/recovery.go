@@ -70,8 +70,9 @@ func (r *recovery) deadline(now time.Time) time.Time {
 	at, _ := r.ladder.NextDeadline()
 	at = earliest(at, r.retry.at, r.pumps.at, r.badClient.at, r.stale)
 	if r.att != nil {
+		rest := r.f.lanes.resting()
 		for _, l := range r.f.lanes {
-			at = earliest(at, l.deadline(now))
+			at = earliest(at, l.deadline(now, rest))
 		}
 	}
 	return at
@@ -91,8 +92,9 @@ func (r *recovery) expire(now time.Time) {
 	if due(&r.pumps.at, now) && r.att != nil && r.ladder.State() == qprecovery.Healthy {
 		r.flow()
 	}
+	rest := r.f.lanes.resting()
 	for _, l := range r.f.lanes {
-		if r.att != nil && !now.Before(l.deadline(now)) {
+		if r.att != nil && !now.Before(l.deadline(now, rest)) {
 			r.sample(l, now)
 		}
 	}

@@ -17,7 +17,7 @@ func (v *device) follow(d *Detector, length time.Duration, until Kind) (got Deci
 		after := v.sample()
 		moved := after.Completed != before.Completed || after.Received != before.Received || after.Waiting != before.Waiting || after.Refused != before.Refused
 		at, any := d.NextDeadline(true)
-		if any && v.now.Before(at) && !(moved && d.Resting()) {
+		if woken := moved && d.Resting(); any && v.now.Before(at) && !woken {
 			continue
 		}
 		samples++

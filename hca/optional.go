@@ -50,10 +50,10 @@ type StrayReporter interface {
 	// wrapper of a device that is not a StrayReporter. Strays does not block, and
 	// any goroutine may call it.
 	Strays() (s Strays, ok bool)
-	// NotifyStrays makes the device send to c after each such datagram, unless c is full, until stop is
-	// called. It does not block, and any goroutine may call it and stop. A wrapper of a device that is not a
-	// StrayReporter never sends.
-	NotifyStrays(c chan<- struct{}) (stop func())
+	// NotifyStrays makes the device call f after each such datagram, until stop is called. f must not block,
+	// and must not call the device. NotifyStrays does not block, and any goroutine may call it and stop. A
+	// wrapper of a device that is not a StrayReporter never calls f.
+	NotifyStrays(f func()) (stop func())
 }
 
 // StraysOf returns the stray senders that a device reports; ok is false if it is not a
@@ -66,9 +66,9 @@ func StraysOf(dev Device) (s Strays, ok bool) {
 }
 
 // NotifyStraysOf is NotifyStrays of a device, if it is a [StrayReporter].
-func NotifyStraysOf(dev Device, c chan<- struct{}) (stop func()) {
+func NotifyStraysOf(dev Device, f func()) (stop func()) {
 	if r, reports := dev.(StrayReporter); reports {
-		return r.NotifyStrays(c)
+		return r.NotifyStrays(f)
 	}
 	return func() {}
 }

@@ -210,8 +210,8 @@ func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.Device) }
 
 // NotifyStrays implements [hca.StrayReporter].
-func (d *Device) NotifyStrays(c chan<- struct{}) (stop func()) {
-	return hca.NotifyStraysOf(d.Device, c)
+func (d *Device) NotifyStrays(f func()) (stop func()) {
+	return hca.NotifyStraysOf(d.Device, f)
 }
 
 // Close implements [hca.Device].

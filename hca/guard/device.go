@@ -153,7 +153,7 @@ func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.inner) }
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }
 
 // NotifyStrays implements [hca.StrayReporter].
-func (d *Device) NotifyStrays(c chan<- struct{}) (stop func()) { return hca.NotifyStraysOf(d.inner, c) }
+func (d *Device) NotifyStrays(f func()) (stop func()) { return hca.NotifyStraysOf(d.inner, f) }
 
 // Close implements [hca.Device]. In the failed state it always succeeds. It then waits
 // until the backend has released everything, so that the device can be opened again, but

@@ -67,7 +67,7 @@ func (e *events) next(ctx context.Context) (hca.AsyncEvent, error) {
 func (e *events) close() { close(e.closed) }
 
 // notify puts a token into a channel of capacity 1, unless it has one.
-func notify(c chan<- struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

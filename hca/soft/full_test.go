@@ -178,9 +178,9 @@ func TestSkippedPeersAreCountedOnce(t *testing.T) {
 // and those for reserved QPNs are not reported.
 func TestStraysAreReported(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
-		notified, stopped := make(chan struct{}, 1), make(chan struct{}, 1)
-		r.dev.NotifyStrays(notified)
-		r.dev.NotifyStrays(stopped)()
+		var notified, stopped atomic.Int32
+		r.dev.NotifyStrays(func() { notified.Add(1) })
+		r.dev.NotifyStrays(func() { stopped.Add(1) })()
 		for i, to := range []hca.QPN{r.qp.Num() ^ 1<<20, r.qp.Num() ^ 1<<21, 0, hca.QPNGSI, hca.QPNMulticast, r.qp.Num()} {
 			r.port.Inject(r.message(func(h *roce.BTH, d *roce.DETH, _ *roce.Path) {
 				h.DestQPN, d.SrcQPN = to, hca.QPN(0x100+i)
@@ -198,8 +198,8 @@ func TestStraysAreReported(t *testing.T) {
 		if got, ok := r.dev.Strays(); got != want || !ok {
 			t.Errorf("strays %+v, want %+v", got, want)
 		}
-		if len(notified) != 1 || len(stopped) != 0 {
-			t.Errorf("%d notifications, want 1, and %d after the end, want none", len(notified), len(stopped))
+		if notified.Load() != 2 || stopped.Load() != 0 {
+			t.Errorf("%d notifications, want 2, and %d after the end, want none", notified.Load(), stopped.Load())
 		}
 	})
 }

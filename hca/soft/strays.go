@@ -12,7 +12,7 @@ type strays struct {
 	mu      sync.Mutex
 	count   uint64 // of their datagrams
 	senders hca.Strays
-	readers map[chan<- struct{}]struct{} // to notify
+	readers map[*func()]struct{} // to notify
 }
 
 // note records the sender of a datagram for a QPN without a QP, unless no QP of this
@@ -38,8 +38,8 @@ func (s *strays) note(in *softqp.Inbound) {
 		}
 	}
 	*place = from
-	for c := range s.readers {
-		notify(c)
+	for f := range s.readers {
+		(*f)()
 	}
 }
 
@@ -51,17 +51,17 @@ func (d *Device) Strays() (hca.Strays, bool) {
 }
 
 // NotifyStrays implements [hca.StrayReporter].
-func (d *Device) NotifyStrays(c chan<- struct{}) (stop func()) {
+func (d *Device) NotifyStrays(f func()) (stop func()) {
 	s := &d.strays
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers == nil {
-		s.readers = map[chan<- struct{}]struct{}{}
+		s.readers = map[*func()]struct{}{}
 	}
-	s.readers[c] = struct{}{}
+	s.readers[&f] = struct{}{}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.readers, c)
+		delete(s.readers, &f)
 	}
 }

@@ -38,7 +38,7 @@ func (n *neighbours) use() {
 	n.announce()
 	if session := n.f.rec.att.session; n.strays.device != session {
 		n.strays.end()
-		n.strays = strays{device: session, stop: session.NotifyStrays(n.strayed)}
+		n.strays = strays{device: session, stop: session.NotifyStrays(n.notifyStrays)}
 	}
 	n.strays.at = time.Now()               // earlier strays count as well: they were sent to an earlier queue pair
 	list, err := n.f.host.tap.Neighbours() // after a restart the host knows peers that the table does not
@@ -226,6 +226,14 @@ func (s *strays) end() {
 	if s.stop != nil {
 		s.stop()
 		s.stop = nil
+	}
+}
+
+// notifyStrays wakes Run. Any goroutine may call it.
+func (n *neighbours) notifyStrays() {
+	select {
+	case n.strayed <- struct{}{}:
+	default: // Run has not handled the previous one yet
 	}
 }
 

@@ -127,7 +127,7 @@ func (s *fixedStrays) Strays() (hca.Strays, bool) {
 	return s.strays, true
 }
 
-func (*fixedStrays) NotifyStrays(chan<- struct{}) func() { return func() {} }
+func (*fixedStrays) NotifyStrays(func()) func() { return func() {} }
 
 // notices returns how many notices a sends for the report.
 func (s *fixedStrays) notices(a *testHost) uint64 {

@@ -222,7 +222,7 @@ func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
 }
 
 // A lane that freezes is detected within a second although the other one carries frames both
-// ways, and the probes are its own.
+// ways, and the probes are its own, except one that the other lane may send when its rest ends.
 func TestR08FreezeOfOneLane(t *testing.T) {
 	for lane := range 2 {
 		t.Run("lane "+string('0'+rune(lane)), func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestR08FreezeOfOneLane(t *testing.T) {
 				took, sent := time.Since(start), a.probes()
 				own, others := sent[lane]-before[lane], sent[1-lane]-before[1-lane]
 				t.Logf("detected after %v, by %d probes; the other lane sent %d", took, own, others)
-				if took > time.Second || own == 0 || others != 0 {
+				if took > time.Second || own == 0 || others > 1 {
 					t.Errorf("detected after %v, by %d probes; the other lane sent %d", took, own, others)
 				}
 				time.Sleep(100 * time.Millisecond)

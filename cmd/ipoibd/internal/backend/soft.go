@@ -129,19 +129,22 @@ func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
 	defer wg.Wait()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(lookFirst)
+	defer timer.Stop()
 	w := watch{log: h.log, duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer func() { w.duplicates.close() }()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
+		case now := <-timer.C:
+			next := lookFirst
 			if e := h.engine.Load(); e != nil {
 				found := w.look(now, e, h.cfg.Underlay)
 				h.notices.Store(&found)
+				next = lookEvery
 			}
+			timer.Reset(next)
 		}
 	}
 }

@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which the counters and reports of a software HCA are read.
-	lookEvery = time.Second
+	// lookEvery is the interval at which the counters and reports of a software HCA are read: half of
+	// refusedFor.
+	lookEvery = 5 * time.Second
+	// lookFirst is how long the first look at an open device may wait.
+	lookFirst = time.Second
 	// silentAfter is how long a device sends without an answer until that is reported. Each
 	// host sends to the groups of ib0 when it comes up.
 	silentAfter = 30 * time.Second

@@ -185,9 +185,15 @@ func (d *daemon) give(g *handover.Giver) error {
 
 // settle waits until all interfaces and devices can be handed over, without stopping any.
 func (d *daemon) settle(ctx context.Context) error {
+	var unsettled error // the last reason to wait
 	for {
 		err := d.canPark(ctx)
-		if !errors.Is(err, iface.ErrUnsettled) && !errors.Is(err, device.ErrUnsettled) {
+		switch {
+		case errors.Is(err, iface.ErrUnsettled), errors.Is(err, device.ErrUnsettled):
+			unsettled = err
+		case err != nil && ctx.Err() != nil && unsettled != nil: // the time ended while it asked again
+			return unsettled
+		default:
 			return err
 		}
 		select {

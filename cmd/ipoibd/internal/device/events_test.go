@@ -7,13 +7,14 @@ import (
 	"ipoibd/hca"
 )
 
-// The repetition of a CQ's error is logged for debugging only, other events each time; the
-// loss of a link is a warning.
+// The repetition of a CQ's error and changes of GIDs are logged for debugging only, other events each
+// time; the loss of a link is a warning.
 func TestEventsThatRepeatThemselves(t *testing.T) {
 	cq := func(num uint32) hca.AsyncEvent {
 		return hca.AsyncEvent{Type: hca.EventCQErr, On: hca.ObjectID{Kind: hca.KindCQ, Num: num}}
 	}
-	port := hca.AsyncEvent{Type: hca.EventGIDChange, On: hca.ObjectID{Kind: hca.KindPort, Num: 1}}
+	gids := hca.AsyncEvent{Type: hca.EventGIDChange}
+	port := hca.AsyncEvent{Type: hca.EventPortActive, On: hca.ObjectID{Kind: hca.KindPort, Num: 1}}
 	for _, c := range []struct {
 		ev, last hca.AsyncEvent
 		want     slog.Level
@@ -22,6 +23,7 @@ func TestEventsThatRepeatThemselves(t *testing.T) {
 		{cq(1), cq(1), slog.LevelDebug},
 		{cq(2), cq(1), slog.LevelInfo},
 		{port, port, slog.LevelInfo},
+		{gids, port, slog.LevelDebug},
 		{hca.AsyncEvent{Type: hca.EventPortErr}, port, slog.LevelWarn},
 	} {
 		if got := eventLevel(c.ev, c.last); got != c.want {

@@ -97,6 +97,7 @@ func TestR07CloseDoesNotWaitForAReading(t *testing.T) {
 			t.Errorf("closed after %v: %v", time.Since(asked), err)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait() // for the race detector
 		if want := pauseEvery + time.Minute; ended != want {
 			t.Errorf("the use has ended after %v, want %v", ended, want)
 		}

@@ -77,7 +77,7 @@ func TestR07CloseDoesNotWaitForAReading(t *testing.T) {
 		read := func() (uint64, error) {
 			lock <- struct{}{}
 			<-lock
-			return 0, nil
+			return 0, errors.New("the netdev is gone")
 		}
 		with := k.kernel()
 		with.pauses = func(rdma.Device) (func() (uint64, error), func() error) {

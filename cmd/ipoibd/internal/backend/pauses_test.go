@@ -77,7 +77,7 @@ func TestR07CloseDoesNotWaitForAReading(t *testing.T) {
 		read := func() (uint64, error) {
 			lock <- struct{}{}
 			<-lock
-			return 0, nil
+			return 0, errors.New("the netdev is gone")
 		}
 		with := k.kernel()
 		with.pauses = func(rdma.Device) (func() (uint64, error), func() error) {
@@ -97,6 +97,7 @@ func TestR07CloseDoesNotWaitForAReading(t *testing.T) {
 			t.Errorf("closed after %v: %v", time.Since(asked), err)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait() // for the race detector
 		if want := pauseEvery + time.Minute; ended != want {
 			t.Errorf("the use has ended after %v, want %v", ended, want)
 		}

@@ -189,7 +189,7 @@ func (d *daemon) settle(ctx context.Context) error {
 	for {
 		err := d.canPark(ctx)
 		switch {
-		case errors.Is(err, iface.ErrUnsettled), errors.Is(err, device.ErrUnsettled):
+		case isUnsettled(err):
 			unsettled = err
 		case err != nil && ctx.Err() != nil && unsettled != nil: // the time ended while it asked again
 			return unsettled
@@ -202,6 +202,11 @@ func (d *daemon) settle(ctx context.Context) error {
 		case <-time.After(settlePause):
 		}
 	}
+}
+
+// isUnsettled reports whether what could not be parked may be parked in a moment.
+func isUnsettled(err error) bool {
+	return errors.Is(err, iface.ErrUnsettled) || errors.Is(err, device.ErrUnsettled)
 }
 
 // canPark returns why an interface or a device cannot be parked now.
@@ -238,7 +243,7 @@ func (d *daemon) working() (all []*member) {
 func (d *daemon) parkAll(ctx context.Context) (p *parked, limit time.Time, err error) {
 	for {
 		limit = time.Now().Add(standLimit)
-		if p, err = d.park(ctx); err == nil || ctx.Err() != nil {
+		if p, err = d.park(ctx); !isUnsettled(err) || ctx.Err() != nil {
 			return p, limit, err
 		}
 		p.resume()

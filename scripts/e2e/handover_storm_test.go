@@ -24,9 +24,12 @@ const (
 	givenUp = 3500 * time.Millisecond
 	// stopMost is how long a new process is stopped at most: the longer form exceeds standLimit.
 	stopMost, stopMostLong = 500 * time.Millisecond, 4500 * time.Millisecond
-	// Blows come within one of these times: after the start of the new process, which owns everything after
-	// some 20 ms, or later if the former one must complete a recovery; or after it has received the queues.
-	blowSpread, offerSpread = 40 * time.Millisecond, 4 * time.Millisecond
+	// startSpread is how long after the start of the new process a blow comes at most. It owns everything
+	// after some 20 ms, or later if the former one must complete a recovery.
+	startSpread = 40 * time.Millisecond
+	// offerSpread is the same for a blow that comes after the new process has received the queues, and may own
+	// them a millisecond later.
+	offerSpread = 4 * time.Millisecond
 )
 
 // trouble is a state of the device in which a hand-over begins.
@@ -220,14 +223,15 @@ func (s *stormyHost) round(x trouble, b blow, kills bool) {
 	}
 	time.Sleep(waits[s.rnd.IntN(len(waits))])
 	next := s.launchHeir()
-	spread := blowSpread
-	if s.rnd.IntN(2) == 0 {
-		spread = offerSpread
-		for start := time.Now(); next.queues() == 0 && !next.gone() && time.Since(start) < decideLimit; {
-			time.Sleep(offerSpread / 20)
-		}
+	switch s.rnd.IntN(3) {
+	case 0:
+		time.Sleep(time.Duration(s.rnd.Int64N(int64(startSpread))))
+	case 1:
+		next.waitOffer()
+	case 2:
+		next.waitOffer()
+		time.Sleep(time.Duration(s.rnd.Int64N(int64(offerSpread))))
 	}
-	time.Sleep(time.Duration(s.rnd.Int64N(int64(spread))))
 	b.deal(s.rnd, old, next)
 	outcome := s.decided(name, old, next)
 	defer func() {
@@ -272,6 +276,14 @@ func (s *stormyHost) round(x trouble, b blow, kills bool) {
 	}
 	old.ended, next.ended = old.gone(), next.gone()
 	s.mayGiveAgain(failed, kills)
+}
+
+// waitOffer waits until a new process has received the queues, which it may not own yet, or has been refused.
+// If neither happens, the test fails later.
+func (d *daemon) waitOffer() {
+	for start := time.Now(); d.queues() == 0 && !d.gone() && time.Since(start) < decideLimit; {
+		time.Sleep(50 * time.Microsecond) // a part of the time for which it does not own them
+	}
 }
 
 // order gives commands, which may be needless by now, and are refused then.

@@ -262,7 +262,7 @@ func (s *stormyHost) round(x trouble, b blow, kills bool) {
 		now := s.daemon.status()
 		return now.Devices[0].State == "open" && now.Interfaces[0].State == "up"
 	})
-	s.probe.waitAnswered(s.tb, recoveryLimit)
+	s.probe.waitAnswered(s.tb, repairLimit)
 	s.recovers[x.name] = max(s.recovers[x.name], time.Since(ended).Round(time.Millisecond))
 	outage := s.probe.silence(began)
 	if s.outcomes[b.name+", "+outcome]++; x.name == noTrouble.name {

@@ -15,6 +15,9 @@
 // ([monitor]); the daemon's own figures are compared with theirs. [faultKinds]
 // has the faults.
 //
+// TestR10HandOverStorm hands a daemon over again and again, in trouble, while one of the two processes is
+// killed or stopped: for ten minutes in `make soak`.
+//
 // A [relay] between two hosts drops, duplicates, reorders and damages datagrams, and records
 // which; the daemons' counters must agree with it. In TestOffloads it impairs nothing and only
 // observes the underlay.

@@ -95,13 +95,20 @@ func enterStorm(t *testing.T) bool {
 	return nstest.Enter(t)
 }
 
-// drawn returns the storm selected by the flags.
-func drawn(t *testing.T) []command {
+// drawnSeed returns the seed selected by the flags.
+func drawnSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv(stormSeedEnv), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return seed
+}
+
+// drawn returns the storm selected by the flags.
+func drawn(t *testing.T) []command {
+	t.Helper()
+	seed := drawnSeed(t)
 	length, err := time.ParseDuration(os.Getenv(stormLengthEnv))
 	if err != nil {
 		t.Fatal(err)

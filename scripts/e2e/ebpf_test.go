@@ -72,7 +72,7 @@ func TestFilterOfTheDaemon(t *testing.T) {
 	}
 }
 
-// Without CAP_BPF the daemon works, and logs that once, however many interfaces it has.
+// Without CAP_BPF the daemon works, and logs that once for debugging, however many interfaces it has.
 func TestDaemonWithoutCapBPF(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -92,7 +92,7 @@ interfaces:
 		t.Fatal(err)
 	}
 	const missing = "--bounding-set=-bpf,-sys_admin"
-	h.daemon = await(t, h.Namespace, control, h.Command("setpriv", missing, "--inh-caps=-bpf,-sys_admin", "--", os.Getenv(daemonEnv), "run", "--config", file))
+	h.daemon = await(t, h.Namespace, control, h.Command("setpriv", missing, "--inh-caps=-bpf,-sys_admin", "--", os.Getenv(daemonEnv), "run", "--config", file, "--log-level", "debug"))
 	h.Run("ip", "link", "set", ifName, "up")
 	h.waitCarrier()
 	var told []string
@@ -101,7 +101,7 @@ interfaces:
 			told = append(told, line)
 		}
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "level=INFO") || !strings.Contains(told[0], "CAP_BPF") {
+	if len(told) != 1 || !strings.Contains(told[0], "level=DEBUG") || !strings.Contains(told[0], "CAP_BPF") {
 		t.Errorf("the log mentions eBPF in %d lines, want one that names CAP_BPF:\n%s", len(told), h.daemon.log)
 	} else {
 		t.Log(told[0])

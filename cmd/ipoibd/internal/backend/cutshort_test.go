@@ -192,6 +192,7 @@ func TestR21DeviceThatCouldNotBeAddedAgainIsAddedByTheNextStart(t *testing.T) {
 		close(k.freed)
 		cfg := realConfig()
 		cfg.Reset, cfg.Coordinator, cfg.Grace = how, filepath.Join(t.TempDir(), "locks"), time.Minute
+		k.below = how == config.ResetDriver
 		d, err := k.newReal(cfg, 1)
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -50,6 +50,7 @@ type fakeKernel struct {
 	warned  string // the log at the last reset
 	lists   int
 	broken  bool // no device opens before the first reset
+	below   bool // the devices are Soft-RoCE devices on the netdev of the function, whose reset removes them
 
 	paused func() (uint64, error) // reads the pause frames of the netdev; nil: it does not count them
 }
@@ -83,7 +84,12 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 }
 
 func (k *fakeKernel) kernel() kernel {
-	k.function.resets = k.noteReset
+	k.function.resets = func(what string) {
+		k.noteReset(what)
+		if k.below {
+			k.set(nil)
+		}
+	}
 	return kernel{
 		list:      k.list,
 		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },

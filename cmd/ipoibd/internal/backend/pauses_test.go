@@ -60,6 +60,7 @@ func TestR07PausesAreTheWiresReport(t *testing.T) {
 		check(9, 0)
 		<-lock
 		check(11, 3)
+		synctest.Wait() // for the last reading, which would end the use of the netdevs itself
 		if err := dev.Close(); err != nil || k.paused != nil {
 			t.Errorf("closed: %v, still in use: %v", err, k.paused != nil)
 		}

@@ -185,7 +185,7 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 	name := f.user
 	if !chosen {
 		// Without udev, only root may open the TUN device.
-		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
+		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || !sandbox.CanLeaveRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
 			return nil, nil
 		}
 		// A daemon is taken over by one of the same user.

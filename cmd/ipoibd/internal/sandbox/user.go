@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -21,9 +22,23 @@ type User struct {
 	Groups   []int // supplementary
 }
 
+// CanLeaveRoot reports whether this process has the capabilities to become another user, and to give that
+// one the directories of the daemon. A container of root often lacks them.
+func CanLeaveRoot() bool {
+	caps, err := capability.NewPid2(0)
+	if err == nil {
+		err = caps.Load()
+	}
+	return err == nil && !slices.ContainsFunc([]capability.Cap{capability.CAP_SETUID, capability.CAP_SETGID, capability.CAP_CHOWN},
+		func(c capability.Cap) bool { return !caps.Get(capability.EFFECTIVE, c) })
+}
+
 // LookupUser returns the user with a name. Errors: [osuser.UnknownUserError] among others.
 func LookupUser(name string) (*User, error) {
 	found, err := osuser.Lookup(name)
+	if errors.Is(err, fs.ErrNotExist) { // an image without /etc/passwd
+		err = osuser.UnknownUserError(name)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -832,3 +832,11 @@ func TestHangup(t *testing.T) {
 	r.eventually("the MTU is that of the file", func() bool { return r.named("ib0").MTU == 1300 })
 	r.stop()
 }
+
+// An interface that failed after a plan to remove it was made, such as by the end of its container, is
+// closed already, so nothing of it is left to delete.
+func TestFailedInterfaceIsRemoved(t *testing.T) {
+	if err := new(daemon).delete(&member{failure: iface.ErrDeleted}); err != nil {
+		t.Error(err)
+	}
+}

@@ -78,6 +78,7 @@ func TestFloodOfOneSenderLeavesTheSlowPathToOthers(t *testing.T) {
 				}
 			}
 		}
+		synctest.Wait() // until the last messages are counted
 		s := a.status()
 		if limited, full := count(s, "rx_drop_slow_path_limit"), count(s, "rx_drop_slow_path_full"); limited < 45_000 || full != 0 {
 			t.Errorf("%d messages were limited, %d found no room", limited, full)

@@ -25,6 +25,7 @@ type delivery struct {
 	// that has no receive stops the delivery, so that the owner can post some.
 	reader  *CQ
 	stopped bool
+	wanted  bool // the last wait for a receive ended because an owner waits for the turn
 
 	run tally
 }
@@ -112,6 +113,7 @@ func (x *delivery) queueOf(q *QP) *queue {
 func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
+	x.wanted = false
 	if limit := x.limit(q, reason); limit > 0 {
 		x.awaitRecv(q, limit)
 		reason = q.core.Deliver(x.env, in)
@@ -152,7 +154,7 @@ func (x *delivery) stop(q *queue, reason softqp.Reason) bool {
 		x.release() // its completions may be among those of this run
 		x.stopped = !q.recvCQ.empty()
 	case x.unhurried():
-		x.stopped = x.lane.turn.waiting.Load() > 0
+		x.stopped = x.wanted
 	}
 	return x.stopped
 }
@@ -167,7 +169,7 @@ func (x *delivery) count(reason softqp.Reason) {
 }
 
 // awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some. An
-// unhurried wait also ends when an owner wants the turn. During the wait all datagrams stay in the
+// unhurried wait also ends when an owner waits for the turn. During the wait all datagrams stay in the
 // transport's buffer, including those for other QPs. So after a timeout it does not wait for q
 // again until its owner posts. q is held before and after, but not in between.
 func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
@@ -175,25 +177,38 @@ func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
 	x.patience.Reset(limit)
-	var wanted <-chan struct{}
-	unhurried := x.unhurried()
-	if unhurried {
-		wanted = x.lane.turn.wanted
-	}
-	select {
-	case <-q.refilled:
-	case <-wanted:
-	case <-x.patience.C:
+	if x.unhurried() {
+		x.awaitUnhurried(q)
+	} else {
+		select {
+		case <-q.refilled:
+		case <-x.patience.C:
+		}
+		defer func() { q.waits.balance -= time.Since(start) }()
 	}
 	x.patience.Stop()
 	x.hold(q)
 	q.awaited = false
-	if !unhurried {
-		q.waits.balance -= time.Since(start)
-	}
 	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:
+	}
+}
+
+// awaitUnhurried is the wait of awaitRecv. An owner that wanted the turn may have got completions instead. It then
+// has receives to post, and waits again only afterwards.
+func (x *delivery) awaitUnhurried(q *queue) {
+	for t := &x.lane.turn; ; {
+		select {
+		case <-q.refilled:
+			return
+		case <-x.patience.C:
+			return
+		case <-t.wanted:
+			if x.wanted = t.waiting.Load() > 0; x.wanted || t.ended.Load() {
+				return
+			}
+		}
 	}
 }
 

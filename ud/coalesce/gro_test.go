@@ -3,6 +3,7 @@ package coalesce
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -96,6 +97,9 @@ func (g *gro) receive(t *testing.T) (frame []byte, polled time.Time) {
 	b, control := make([]byte, 1<<17), make([]byte, 128)
 	for {
 		n, size, _, _, err := unix.Recvmsg(g.out, b, control, 0)
+		if errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+			continue
+		}
 		if err != nil {
 			t.Fatalf("no frame arrived: %v", err)
 		}

@@ -39,7 +39,7 @@ type file struct {
 	builder record.Builder
 }
 
-// newFile writes the beginning of the file.
+// newFile returns a file whose beginning the first flush writes.
 func newFile(out Output, name string, s *spec) (*file, error) {
 	f := &file{
 		out: out, levels: s.levels, written: make([]uint64, len(s.levels)), limit: s.count,
@@ -61,7 +61,7 @@ func newFile(out Output, name string, s *spec) (*file, error) {
 			return nil, err
 		}
 	}
-	return f, f.flush()
+	return f, nil
 }
 
 // errFull ends the writing of a record whose other packets do not fit.

@@ -45,7 +45,8 @@ type Summary struct {
 }
 
 // Run captures until ctx, the duration or the interface ends, or the count is reached, and then
-// completes the file. It returns early with the error of out. A mistake in the request is
+// completes the file. Every packet that passes after the beginning of the file has reached out is
+// captured or counted as lost. It returns early with the error of out. A mistake in the request is
 // returned before anything is written.
 func Run(ctx context.Context, src Source, q Request, out Output) (Summary, error) {
 	s, err := q.parse()

@@ -74,9 +74,14 @@ type output struct {
 	bytes.Buffer
 	err   error
 	stall chan struct{} // holds up each write, if not nil
+	first func()        // called before the first write, if not nil
 }
 
 func (o *output) Write(b []byte) (int, error) {
+	if o.first != nil {
+		o.first()
+		o.first = nil
+	}
 	if o.stall != nil {
 		<-o.stall
 	}
@@ -278,6 +283,21 @@ func TestRunSnaplen(t *testing.T) {
 		}
 		if f := read(t, out.Bytes()); len(f.packets[0]) != 64 || f.lengths[0] != 20+8+20+32+4 || f.ifaces[0].SnapLength != 64 {
 			t.Errorf("%d bytes of %d, snapshot length %d", len(f.packets[0]), f.lengths[0], f.ifaces[0].SnapLength)
+		}
+	})
+}
+
+// A packet that passes when the beginning of the file arrives is captured: whoever waits for the file may begin
+// to send.
+func TestRunRecordsBeforeItWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newSource()
+		out := &output{first: func() { src.sent(time.Now(), 1) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := running(ctx, src, Request{Levels: []string{"ipoib"}}, out)
+		cancel()
+		if sum, err := wait(); err != nil || sum.Packets != 1 {
+			t.Errorf("%+v, %v, want 1 packet", sum, err)
 		}
 	})
 }

@@ -141,6 +141,9 @@ type PathLimit struct {
 	// than Carries if only unauthenticated messages from the network say how little the path
 	// carries: the device trusts these only down to a bound.
 	MaxPayload int `json:"max_payload"`
+	// Reported says that only unauthenticated messages from the network make the path this narrow, and
+	// not this host's routes; see [PathRefuter].
+	Reported bool `json:"reported,omitempty"`
 }
 
 // PortAttr is a port's state and tables (struct ibv_port_attr).

@@ -1,6 +1,9 @@
 package hca
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // The interfaces in this file are optional capabilities of a backend. A wrapper of a
 // backend, such as package guard, implements all of them: it asks the backend through
@@ -22,6 +25,21 @@ func WireBlockedOf(dev Device) uint64 {
 		return r.WireBlocked()
 	}
 	return 0
+}
+
+// PathRefuter is a [Device] that learns from unauthenticated messages of the network how much its paths
+// carry (PathLimit.Reported).
+type PathRefuter interface {
+	// RefutePath says that messages longer than reported have just reached a destination. The device then ignores
+	// the reports about that path for some seconds. RefutePath does not block, and any goroutine may call it.
+	RefutePath(to netip.Addr)
+}
+
+// RefutePath is RefutePath of a device, if it is a [PathRefuter].
+func RefutePath(dev Device, to netip.Addr) {
+	if r, ok := dev.(PathRefuter); ok {
+		r.RefutePath(to)
+	}
 }
 
 // Stray is a sender of datagrams for a QPN that no QP of the device has. The sender

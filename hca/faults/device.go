@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ var (
 	_ hca.Device        = (*Device)(nil)
 	_ hca.WireReporter  = (*Device)(nil)
 	_ hca.StrayReporter = (*Device)(nil)
+	_ hca.PathRefuter   = (*Device)(nil)
 )
 
 // port holds the false reports about the device's ports.
@@ -205,6 +207,9 @@ func (d *Device) Counters() []hca.Counter {
 
 // WireBlocked implements [hca.WireReporter].
 func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }
+
+// RefutePath implements [hca.PathRefuter].
+func (d *Device) RefutePath(to netip.Addr) { hca.RefutePath(d.Device, to) }
 
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.Device) }

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,6 +149,9 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 
 // WireBlocked implements [hca.WireReporter].
 func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.inner) }
+
+// RefutePath implements [hca.PathRefuter].
+func (d *Device) RefutePath(to netip.Addr) { hca.RefutePath(d.inner, to) }
 
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }

@@ -18,6 +18,8 @@ import (
 //	narrow    | wider, or unknown, or no longer     | narrow
 //	          | used, for less than hold            |
 //	narrow    | the same, for hold                  | as wide as the kernel says: a rise
+//	narrow    | as before; a message longer than    | as wide as the route, for refutedFor
+//	          | reported has passed: refuted        |
 //
 // The kernel forgets a report after 10 minutes (mtu_expires of ip-sysctl), and learns of a path
 // that is still narrow only from a packet that is lost. So a path that turns out narrow soon
@@ -30,9 +32,10 @@ type paths struct {
 
 type narrowPath struct {
 	mtu       int       // to be used: the longest IP packet in bytes
-	route     int       // that the route has, without reports of routers; known if mtu is below a floor
+	route     int       // that the route has, without reports of routers
 	seen      int       // as the kernel said last; 0: unknown
 	confirmed time.Time // when the kernel said mtu last
+	refuted   time.Time // until when reports of routers are ignored
 }
 
 const (
@@ -43,12 +46,15 @@ const (
 	// change of routes takes to settle.
 	firstHold = 20 * time.Second
 	lastHold  = 30 * time.Minute
+	// refutedFor is how long a report is ignored that was refuted: how long packets may be lost if the path really
+	// becomes narrow meanwhile.
+	refutedFor = 10 * time.Second
 	// relapse is how soon after a rise a path must turn out narrow for the rise to count as too early.
 	relapse = time.Minute
 )
 
 // saw records what the kernel says about a destination: the MTU of the path, 0 if it is unknown,
-// and of the route, which matters only if the path's is below the floor. full is the netdev's MTU.
+// and of the route. full is the netdev's MTU.
 func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 	n := p.narrow[dst]
 	switch {
@@ -62,15 +68,22 @@ func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 		if mtu < n.mtu {
 			p.fell(now)
 		}
-		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now, refuted: n.refuted}
 	case now.Sub(n.confirmed) < max(p.hold, firstHold):
 		n.seen = mtu
 	case mtu == 0 || mtu >= full:
 		delete(p.narrow, dst)
 		p.risen = now
 	default:
-		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now, refuted: n.refuted}
 		p.risen = now
+	}
+}
+
+// refute ignores the reports about a path for a while.
+func (p *paths) refute(now time.Time, dst netip.Addr) {
+	if n := p.narrow[dst]; n != nil {
+		n.refuted = now.Add(refutedFor)
 	}
 }
 
@@ -123,14 +136,21 @@ func (p *port) floor(a netip.Addr) int {
 
 // limit returns the narrowest path from a GID of the same IP family, or the zero PathLimit if all
 // paths carry what the netdev carries.
-func (p *paths) limit(from *port, gid netip.Addr) (l hca.PathLimit) {
+func (p *paths) limit(now time.Time, from *port, gid netip.Addr) (l hca.PathLimit) {
 	full, floor := from.payload(gid, from.mtu), from.floor(gid)
 	for dst, n := range p.narrow {
-		use := n.mtu
+		mtu := n.mtu
+		if now.Before(n.refuted) {
+			mtu = max(mtu, n.route)
+		}
+		use := mtu
 		if use < floor {
 			use = max(use, min(floor, n.route))
 		}
-		is := hca.PathLimit{To: dst, MTU: n.mtu, Carries: from.payload(gid, n.mtu), MaxPayload: from.payload(gid, use)}
+		is := hca.PathLimit{
+			To: dst, MTU: mtu, Carries: from.payload(gid, mtu), MaxPayload: from.payload(gid, use),
+			Reported: mtu < n.route,
+		}
 		if dst.Is4() != gid.Is4() || is.Carries >= full {
 			continue
 		}

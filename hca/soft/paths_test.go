@@ -78,7 +78,7 @@ func TestPaths(t *testing.T) {
 					route = full
 				}
 				p.saw(now, netip.MustParseAddr(s.dst), s.mtu, route, full)
-				l, want := p.limit(&from, gid), 0
+				l, want := p.limit(now, &from, gid), 0
 				if s.want != 0 {
 					want = from.payload(gid, s.want)
 				}
@@ -105,15 +105,45 @@ func TestPathLimit(t *testing.T) {
 		strict bool
 		want   hca.PathLimit
 	}{
-		{"IPv4", v4, 1500, false, hca.PathLimit{To: a, MTU: 1400, Carries: 1348, MaxPayload: 1348}},
-		{"IPv6, below the floor", v6, 1500, false, hca.PathLimit{To: c, MTU: 1300, Carries: 1228, MaxPayload: 1284}},
+		{"IPv4", v4, 1500, false, hca.PathLimit{To: a, MTU: 1400, Carries: 1348, MaxPayload: 1348, Reported: true}},
+		{"IPv6, below the floor", v6, 1500, false, hca.PathLimit{To: c, MTU: 1300, Carries: 1228, MaxPayload: 1284, Reported: true}},
 		{"the netdev is as narrow", v4, 1400, false, hca.PathLimit{}},
-		{"the netdev is below the floor", v6, 1310, false, hca.PathLimit{To: c, MTU: 1300, Carries: 1228, MaxPayload: 1236}},
-		{"standard MTUs", v4, 9000, true, hca.PathLimit{To: a, MTU: 1400, Carries: 1024, MaxPayload: 2048}},
+		{"the netdev is below the floor", v6, 1310, false, hca.PathLimit{To: c, MTU: 1300, Carries: 1228, MaxPayload: 1236, Reported: true}},
+		{"standard MTUs", v4, 9000, true, hca.PathLimit{To: a, MTU: 1400, Carries: 1024, MaxPayload: 2048, Reported: true}},
 		{"standard MTUs that fit", v4, 1500, true, hca.PathLimit{}},
 	} {
-		if l := p.limit(&port{mtu: x.mtu, strict: x.strict}, x.gid); l != x.want {
+		if l := p.limit(time.Unix(1000, 0), &port{mtu: x.mtu, strict: x.strict}, x.gid); l != x.want {
 			t.Errorf("%s: %+v, want %+v", x.name, l, x.want)
+		}
+	}
+}
+
+// Reports that were refuted are ignored for a while, including those of an even narrower path. Routes still count.
+func TestRefutedPath(t *testing.T) {
+	const full = 1500
+	a, gid := netip.MustParseAddr(pathA), netip.MustParseAddr("10.0.0.9")
+	for _, c := range []struct {
+		name  string
+		route int
+		want  int // MTU of the limit while reports are ignored; 0: none
+	}{{"a wide route", full, 0}, {"a narrow route", 1450, 1450}} {
+		p, start := paths{}, time.Unix(1000, 0)
+		mtu := func(after time.Duration) int { return p.limit(start.Add(after), &port{mtu: full}, gid).MTU }
+		p.refute(start, a) // nothing to refute
+		p.saw(start, a, 1400, c.route, full)
+		if n := mtu(0); n != 1400 {
+			t.Errorf("%s: limit %d, want 1400", c.name, n)
+		}
+		p.refute(start, a)
+		if n := mtu(0); n != c.want {
+			t.Errorf("%s: refuted: limit %d, want %d", c.name, n, c.want)
+		}
+		p.saw(start.Add(time.Second), a, 1300, c.route, full)
+		if n := mtu(refutedFor - 1); n != c.want {
+			t.Errorf("%s: reported as narrower: limit %d, want %d", c.name, n, c.want)
+		}
+		if n := mtu(refutedFor); n != 1300 {
+			t.Errorf("%s: later: limit %d, want 1300", c.name, n)
 		}
 	}
 }
@@ -128,7 +158,7 @@ func TestManyNarrowPaths(t *testing.T) {
 	if len(p.narrow) != maxNarrow {
 		t.Errorf("%d paths are remembered, want %d", len(p.narrow), maxNarrow)
 	}
-	if l := p.limit(&port{mtu: 1500}, at(0)); l.MTU != 1500-5*maxNarrow {
+	if l := p.limit(time.Unix(1000, 0), &port{mtu: 1500}, at(0)); l.MTU != 1500-5*maxNarrow {
 		t.Errorf("limit %+v, want MTU %d", l, 1500-5*maxNarrow)
 	}
 }

@@ -67,8 +67,12 @@ func (w *pathWatch) look(now time.Time) {
 	if w.next >= len(w.dests) {
 		w.list()
 	}
-	port := d.slow.port
+	port, refuted := d.slow.port, d.slow.refuted
+	d.slow.refuted = nil
 	d.mu.Unlock()
+	for dst := range refuted {
+		w.known.refute(now, dst)
+	}
 	for _, dst := range slices.Collect(maps.Keys(w.known.narrow)) {
 		if _, used := slices.BinarySearchFunc(w.dests, dst, netip.Addr.Compare); used {
 			w.ask(now, &port, dst)
@@ -83,7 +87,7 @@ func (w *pathWatch) look(now time.Time) {
 		}
 	}
 	w.next = end
-	d.limitPaths(&w.known)
+	d.limitPaths(now, &w.known)
 }
 
 // list begins a round. d.mu is held.
@@ -107,7 +111,7 @@ func (w *pathWatch) ask(now time.Time, port *port, dst netip.Addr) {
 		mtu = 0
 	}
 	route := port.mtu
-	if mtu > 0 && mtu < port.floor(dst) && (w.known.narrow[dst] != nil || len(w.known.narrow) < maxNarrow) {
+	if mtu > 0 && mtu < port.mtu && (w.known.narrow[dst] != nil || len(w.known.narrow) < maxNarrow) {
 		if r, err := w.wire.RouteMTU(dst); err == nil {
 			route = r
 		}
@@ -116,11 +120,11 @@ func (w *pathWatch) ask(now time.Time, port *port, dst netip.Addr) {
 }
 
 // limitPaths publishes what the known paths carry.
-func (d *Device) limitPaths(known *paths) {
+func (d *Device) limitPaths(now time.Time, known *paths) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := &d.slow.port
-	v4, v6 := known.limit(p, netip.IPv4Unspecified()), known.limit(p, netip.IPv6Unspecified())
+	v4, v6 := known.limit(now, p, netip.IPv4Unspecified()), known.limit(now, p, netip.IPv6Unspecified())
 	if p.limit4 == v4 && p.limit6 == v6 {
 		return
 	}
@@ -128,6 +132,19 @@ func (d *Device) limitPaths(known *paths) {
 	if p.up {
 		d.emit(hca.EventPortActive, hca.ObjectID{Kind: hca.KindPort, Num: 1})
 	}
+}
+
+// RefutePath implements [hca.PathRefuter].
+func (d *Device) RefutePath(to netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.slow.refuted) < maxNarrow {
+		if d.slow.refuted == nil {
+			d.slow.refuted = map[netip.Addr]bool{}
+		}
+		d.slow.refuted[to] = true
+	}
+	notify(d.newPath)
 }
 
 // use counts the address handles of a destination. A new destination has its path examined soon. mu

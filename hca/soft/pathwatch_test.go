@@ -107,7 +107,7 @@ func TestPathsOfAddressHandles(t *testing.T) {
 		if ev := r.event(); ev.Type != hca.EventPortActive {
 			t.Errorf("event %v, want PORT_ACTIVE", ev)
 		}
-		want := hca.PathLimit{To: rigPeer, MTU: 1400, Carries: 1348, MaxPayload: 1348}
+		want := hca.PathLimit{To: rigPeer, MTU: 1400, Carries: 1348, MaxPayload: 1348, Reported: true}
 		if l := r.limit(testV4); l != want {
 			t.Errorf("limit %+v, want %+v", l, want)
 		}
@@ -191,6 +191,31 @@ func TestPathBelowTheFloor(t *testing.T) {
 		synctest.Wait()
 		if l := r.limit(testV4); l.Carries != 648 || l.MaxPayload != 948 {
 			t.Errorf("limit %+v, want that of the route", l)
+		}
+	})
+}
+
+// A refuted report of a narrow path no longer limits the port, and does again once it may be true.
+func TestRefutePath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newPathRig(t, func(c *Config) {
+			c.Peers = func() []netip.Addr { return []netip.Addr{rigPeer} }
+			c.Transport.(*pathPort).set(rigPeer, 1400)
+		})
+		defer r.close()
+		if l := r.limit(testV4); l.MTU != 1400 || !l.Reported {
+			t.Errorf("limit %+v, want 1400, reported", l)
+		}
+		hca.RefutePath(r.dev, rigPeer)
+		time.Sleep(pathPause)
+		synctest.Wait()
+		if l := r.limit(testV4); l.To.IsValid() {
+			t.Errorf("refuted: limit %+v", l)
+		}
+		time.Sleep(refutedFor + pathEvery)
+		synctest.Wait()
+		if l := r.limit(testV4); l.MTU != 1400 {
+			t.Errorf("limit %+v, want 1400 again", l)
 		}
 	})
 }

@@ -19,6 +19,7 @@ type attachment struct {
 	groups    map[hca.GID]hca.UDDest // snapshots share it: it is replaced, never changed
 	qkey      hca.QKey
 	mtu       int // in bytes of IP packet
+	portMTU   int // the same, for echo requests
 
 	former      endpoint // the previous self
 	formerUntil time.Time
@@ -56,7 +57,7 @@ func (t *Table) attach(ev Attached) {
 	}
 	t.link.up = true
 	t.link.broadcast, t.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
-	t.link.mtu = ev.MTU
+	t.link.mtu, t.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	t.setQKey(ev.QKey)
 	t.askRestored()
 	t.pub.urgent()

@@ -16,7 +16,7 @@ func (t *Table) ping(ev Ping) {
 	switch {
 	case !t.link.up:
 		t.drop(DropDetached)
-	case len(msg)-ipoib.HeaderLen > t.link.mtu:
+	case len(msg)-ipoib.HeaderLen > t.link.portMTU:
 		t.drop(DropOversize)
 	case p != nil:
 		t.introduce(p)

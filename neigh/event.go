@@ -38,6 +38,9 @@ type Attached struct {
 	PKey   hca.PKey
 	QKey   hca.QKey
 	MTU    int // largest IP packet in bytes
+	// PortMTU is the same, of the port: it bounds echo requests, which may try whether a path carries more
+	// than the MTU. 0: the MTU.
+	PortMTU int
 }
 
 // Detached reports that the QP is gone and its handles are void. The table
@@ -112,7 +115,7 @@ type Stray struct {
 // host, and to an unknown GID and QPN. The answer, if any, is an [EchoReply].
 type Ping struct {
 	ID   uint64 // chosen by the caller; others cannot guess it if it is random
-	Size int    // bytes without IPoIB header, from ipoib.MinEcho to the MTU
+	Size int    // bytes without IPoIB header, from ipoib.MinEcho to the MTU of the port
 	IP   netip.Addr
 	GID  hca.GID
 	QPN  hca.QPN

@@ -51,7 +51,8 @@ func (c *TxConfig) check() error {
 // methods.
 type Tx struct {
 	cfg     TxConfig
-	mtu     atomic.Int32
+	mtu     atomic.Int32 // for frames of the host
+	portMTU atomic.Int32 // for injected messages
 	sources atomic.Pointer[sources]
 	ring    *ring
 	qp      hca.Queue
@@ -106,7 +107,7 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 		wrs:   make([]hca.SendWR, 0, hca.Batch),
 		waste: newWaste(cfg.MaxMTU),
 	}
-	t.SetMTU(cfg.MTU)
+	t.SetMTU(cfg.MTU, cfg.MTU)
 	t.SetSources(nil)
 	t.grace.stop()
 	t.nudge = time.AfterFunc(time.Hour, cfg.Source.Wake)
@@ -114,9 +115,12 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 	return t, nil
 }
 
-// SetMTU sets the interface's MTU in bytes of IP packet, at most
-// TxConfig.MaxMTU.
-func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
+// SetMTU sets the interface's MTU, which bounds the frames of the host, and that of the port, which
+// bounds injected messages. Both are in bytes of IP packet, at most TxConfig.MaxMTU.
+func (t *Tx) SetMTU(mtu, port int) {
+	t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU)))
+	t.portMTU.Store(int32(min(port, t.cfg.MaxMTU)))
+}
 
 // Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. maxTSO is that of the
 // device (hca.DeviceAttr). If it is 0, frames that request a checksum or segmentation are
@@ -156,7 +160,7 @@ func (t *Tx) Detach() int {
 }
 
 // Inject queues a message of the slow path, from its IPoIB header on, and takes
-// ownership of it. It returns false if the message was dropped and counted. It
+// ownership of it. The MTU of the port bounds it. It returns false if the message was dropped and counted. It
 // never blocks.
 func (t *Tx) Inject(to hca.UDDest, msg []byte) bool {
 	t.tally.add(Injected, 1)
@@ -176,7 +180,7 @@ func (t *Tx) checkInjected(msg []byte) Reason {
 	switch {
 	case len(msg) < ipoib.HeaderLen:
 		return Runt
-	case len(msg) > int(t.mtu.Load())+ipoib.HeaderLen:
+	case len(msg) > int(t.portMTU.Load())+ipoib.HeaderLen:
 		return TooLong
 	}
 	return Injected

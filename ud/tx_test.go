@@ -447,10 +447,10 @@ func TestTxHandsEthernetFrameToSlowPath(t *testing.T) {
 
 func TestTxFollowsMTU(t *testing.T) {
 	b := newTxBench(t, 128)
-	b.SetMTU(100)
+	b.SetMTU(100, testMTU)
 	b.src.add(toB(100), toB(101))
 	b.pump(t)
-	b.SetMTU(1 << 20) // limited to MaxMTU
+	b.SetMTU(1<<20, 1<<20) // limited to MaxMTU
 	b.src.add(toB(testMTU), toB(testMTU+1))
 	b.pump(t)
 	checkCounts(t, b.Counters(), map[string]uint64{

@@ -25,7 +25,8 @@
 //
 // If the transport knows its paths ([transport.Paths]), the Path of a GID is the narrowest one to
 // a destination of an address handle or of Config.Peers. The device does not enforce it: longer
-// messages are sent, and may be lost. paths.go has the rules, pathwatch.go asks.
+// messages are sent, and may be lost. A user that sees one arrive refutes the reports about that path
+// ([hca.PathRefuter]). paths.go has the rules, pathwatch.go asks.
 //
 // # Large sends, trains and large receives
 //

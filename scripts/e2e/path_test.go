@@ -21,6 +21,9 @@ const (
 	// widenLimit is twice the time until ib0 uses a path that has become wide: until the kernel has
 	// forgotten the report, and then 20 s.
 	widenLimit = 2 * (forgetMTU + 20 + 1) * time.Second
+	// reexamineLimit is twice the time after which a report that was believed is examined again, if the first try after
+	// 10 s is too early.
+	reexamineLimit = 2 * (10 + 20) * time.Second
 )
 
 // route is two hosts, each with a link of 1500 to its own router, and the link between the routers.
@@ -285,8 +288,8 @@ func TestSilentlyNarrowPath(t *testing.T) {
 	}
 }
 
-// A host that forges reports of routers, about datagrams between others, lowers the MTU of ib0 by
-// a bounded amount. IPv6 stays, and nothing is lost.
+// A host that forges reports of routers, about datagrams between others, does not lower the MTU of ib0: a longer
+// packet passes to the peer, so the report is wrong.
 func TestForgedReports(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -296,6 +299,46 @@ func TestForgedReports(t *testing.T) {
 	a.join()
 	b.join()
 	pingAll(a, b)
+	set := a.logged("MTU set")
+	a.forgeReports(forger, b, 68)
+	eventually(t, adaptLimit, "the report is examined", func() bool { return a.logged("ignoring a report of a narrow path") > 0 })
+	a.forgeReports(forger, b, 60)
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if i := a.iface(); i.MTU != 1444 || i.Limit.To != "" {
+			t.Fatalf("MTU %d, limit %+v, want 1444 without one", i.MTU, i.Limit)
+		}
+	}
+	if !a.sends(b.ip4(), 1444) || !b.sends(a.ip4(), 1444) {
+		t.Error("packets of 1444 bytes are not answered")
+	}
+	if n := a.logged("MTU set"); n != set {
+		t.Errorf("the MTU was set %d times, was %d\n%s", n, set, a.daemon.log)
+	}
+}
+
+// Without a peer that could show that a forged report is wrong, it lowers the MTU of ib0 by a bounded amount, and
+// IPv6 stays. Once the peer is there, the MTU rises again.
+func TestForgedReportsAboutAnAbsentPeer(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3)
+	a, b, forger := hosts[0], hosts[1], hosts[2]
+	a.join("--peer", b.underlay().String())
+	a.forgeReports(forger, b, 68)
+	a.waitMTU(adaptLimit, 1280)
+	if i := a.iface(); i.MTU != 1280 || i.Limit.MTU >= 1280 {
+		t.Errorf("MTU %d, limit %+v, want 1280, and the forged path", i.MTU, i.Limit)
+	}
+	b.join("--peer", a.underlay().String())
+	a.waitReaches(b)
+	t.Logf("the MTU rises %v later", a.waitMTU(reexamineLimit, 1444).Round(time.Second))
+}
+
+// forgeReports makes another host send reports about all datagrams of h to a peer: the path has this MTU.
+func (h *host) forgeReports(forger, peer *host, mtu uint16) {
+	t := h.tb
+	t.Helper()
 	var fd int
 	forger.Do(func() {
 		var err error
@@ -304,11 +347,11 @@ func TestForgedReports(t *testing.T) {
 		}
 	})
 	defer unix.Close(fd)
-	src, dst := a.underlay().As4(), b.underlay().As4()
+	src, dst := h.underlay().As4(), peer.underlay().As4()
 	to := &unix.SockaddrInet4{Addr: src}
-	for port := range a.boundPorts() {
+	for port := range h.boundPorts() {
 		// RFC 792 and RFC 1191: type 3, code 4, the MTU, then the IPv4 header and 8 bytes of the datagram.
-		report := []byte{3, 4, 0, 0, 0, 0, 0, 68}
+		report := binary.BigEndian.AppendUint16([]byte{3, 4, 0, 0, 0, 0}, mtu)
 		report = append(report, 0x45, 0, 5, 0xdc, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0)
 		report = append(append(report, src[:]...), dst[:]...)
 		report = binary.BigEndian.AppendUint16(report, port)
@@ -324,13 +367,5 @@ func TestForgedReports(t *testing.T) {
 		if err := unix.Sendto(fd, report, 0, to); err != nil {
 			t.Fatal(err)
 		}
-	}
-	a.waitMTU(adaptLimit, 1280)
-	pingAll(a, b)
-	if !a.sends(b.ip4(), 1280) || !b.sends(a.ip4(), 1280) {
-		t.Error("packets of 1280 bytes are not answered")
-	}
-	if i := a.iface(); i.MTU != 1280 || i.Limit.MTU >= 1280 {
-		t.Errorf("MTU %d, limit %+v, want 1280, and the forged path", i.MTU, i.Limit)
 	}
 }

@@ -101,7 +101,7 @@ func (r *recovery) reconcile() {
 		}
 	case !a.plan.Equal(to.plan): // the queue pair stays
 		a.plan = to.plan
-		r.f.host.fitMTU(a.plan)
+		r.f.fit(a.plan)
 		r.f.nbrs.announce()
 	}
 }
@@ -120,7 +120,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return hca.ErrClosed
 	}
-	r.f.host.fitMTU(to.plan)
+	r.f.fit(to.plan)
 	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records, onTAP: &r.onTAP}
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
@@ -167,7 +167,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		return
 	}
 	r.retry.succeed(time.Now())
-	r.f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.f.host.now.MTU, "largest_mtu", a.plan.MTU())
+	r.f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.f.host.now.MTU, "largest_mtu", r.f.reports.believed(a.plan).MTU())
 }
 
 // cannotCome decides what to do about a failed attempt. On a device that is back, only an
@@ -227,7 +227,7 @@ func (r *recovery) regroup(to port.Plan) {
 		}
 		r.f.log.Info("groups attached", "count", len(groups))
 		a.plan, a.groups = to, groups
-		r.f.host.fitMTU(to)
+		r.f.fit(to)
 		r.f.nbrs.announce()
 	})
 }

@@ -147,7 +147,7 @@ func (h *host) fitMTU(plan port.Plan) {
 		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
 	for _, l := range h.lanes {
-		l.tx.SetMTU(mtu)
+		l.tx.SetMTU(mtu, plan.ReceiveMTU())
 		l.rx.SetMTU(plan.ReceiveMTU())
 	}
 	if mtu != h.now.MTU {
@@ -255,10 +255,15 @@ func (s *MTUState) fit(largest int) (mtu, tooLarge int) {
 		s.Wish = 0
 	}
 	s.Fresh = false
+	return s.wanted(largest), tooLarge
+}
+
+// wanted returns the MTU that the interface would have if the paths carried as much as the port.
+func (s *MTUState) wanted(largest int) int {
 	if s.Wish == 0 {
-		return largest, tooLarge
+		return largest
 	}
-	return min(s.Wish, largest), tooLarge
+	return min(s.Wish, largest)
 }
 
 // custody keeps ib0 as this daemon has set it up, despite what other processes do to it.

@@ -60,6 +60,7 @@ type Iface struct {
 	records  records
 	programs programs
 	shown    shown
+	reports  pathReports
 	queries  chan func()
 	done     chan struct{} // closed when Run has ended
 	end      error         // of Run, once done is closed

@@ -56,9 +56,10 @@ func (n *neighbours) use() {
 // announce gives the table the address and the limits of the queue pair.
 func (n *neighbours) announce() {
 	a := n.f.rec.att
+	believed := n.f.reports.believed(a.plan)
 	n.step(neigh.Attached{
 		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
-		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
+		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: believed.MTU(), PortMTU: a.plan.ReceiveMTU(),
 	})
 }
 
@@ -138,6 +139,7 @@ func (n *neighbours) step(ev neigh.Event) {
 				n.retired = append(n.retired, a)
 			case neigh.EchoReply:
 				n.echoes.answered(a)
+				n.f.answered(a)
 			case neigh.Publish:
 				n.f.snapshot.Publish(a.Snapshot)
 			}

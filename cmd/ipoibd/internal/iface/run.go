@@ -73,6 +73,7 @@ func (f *Iface) run(ctx context.Context) error {
 			}
 			f.rec.expire(at)
 			f.nbrs.expire(at)
+			f.examine(at)
 		case r := <-last(&now, f.rec.att.ahResults()):
 			f.nbrs.created(r)
 		case q := <-last(&now, f.queries):
@@ -115,7 +116,7 @@ func (f *Iface) hostChanged(st link.State) {
 // refit adapts the MTU to the plan in use, if there is one.
 func (f *Iface) refit() {
 	if a := f.rec.att; a != nil {
-		f.host.fitMTU(a.plan)
+		f.fit(a.plan)
 	}
 }
 
@@ -150,7 +151,7 @@ func (f *Iface) wind() {
 // setTimer sets the timer to the next deadline, and reports whether it is already due.
 func (f *Iface) setTimer(t *time.Timer) (late bool) {
 	now := time.Now()
-	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at)
+	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at, f.reports.at)
 	t.Reset(next.Sub(now))
 	return !next.After(now)
 }

@@ -1,0 +1,146 @@
+package iface
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/neigh"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
+)
+
+// pathReports decides which reports of narrow paths an interface believes. Anyone can forge a report, so the peer
+// is sent echo requests first, as long as the interface would send without it. It is pure.
+//
+//	the device says          | then
+//	wider, or it is a route  | in force at once
+//	narrower, by a report    | examined, if there is a peer to ask; else in force at once
+//	examined: an answer      | refuted: the device ignores it for a while
+//	examined: none, maxTries | in force, and examined again after examineAfter, which doubles up to examineLast
+//	times                    |
+type pathReports struct {
+	inForce hca.PathLimit // limits the MTU; zero: none
+	claim   hca.PathLimit // being examined; zero: none
+	id      uint64        // of the echo requests about it: a peer that does not get them cannot answer
+	size    int           // of them, in bytes
+	tries   int
+	at      time.Time     // of the next try, or when to examine again what is in force; zero: never
+	again   time.Duration // from the next failed examination to the one after
+}
+
+const (
+	// maxTries and tryEvery are the echo requests of one examination. Until it ends, packets are lost if the report is
+	// true. One round trip takes less than that on any underlay on which an interface is usable.
+	maxTries = 3
+	tryEvery = 200 * time.Millisecond
+	// examineAfter and examineLast bound how long a forged report lasts that was believed, because the echo requests
+	// were lost or there was no peer to ask.
+	examineAfter = 10 * time.Second
+	examineLast  = 10 * time.Minute
+)
+
+// believed returns a plan as far as it is believed.
+func (p *pathReports) believed(plan port.Plan) port.Plan {
+	plan.Path = p.inForce
+	return plan
+}
+
+// judge takes what the device says about its narrowest path. askable says whether an answer could refute it.
+func (p *pathReports) judge(now time.Time, path hca.PathLimit, id uint64, askable func() bool) {
+	narrower := path.Reported && (!p.inForce.To.IsValid() || path.MaxPayload < p.inForce.MaxPayload || path.Carries < p.inForce.Carries)
+	switch {
+	case path == p.inForce:
+		if p.claim.To.IsValid() && p.claim != p.inForce { // it was withdrawn
+			p.rest(now)
+		}
+	case narrower && p.claim.To == path.To && path.Carries >= p.claim.Carries:
+		p.claim = path
+	case narrower && askable():
+		*p = pathReports{inForce: p.inForce, claim: path, id: id, at: now, again: examineAfter}
+	default:
+		*p = pathReports{inForce: path, again: examineAfter}
+		p.rest(now)
+	}
+}
+
+// rest ends an examination, and plans the next one of what is in force.
+func (p *pathReports) rest(now time.Time) {
+	p.claim, p.tries, p.at = hca.PathLimit{}, 0, time.Time{}
+	if p.inForce.Reported {
+		p.at = now.Add(p.again)
+		p.again = min(2*p.again, examineLast)
+	}
+}
+
+// next does what is due: it reports whether to send an echo request about claim, or whether the claim is in
+// force from now on.
+func (p *pathReports) next(now time.Time, id uint64) (ask, changed bool) {
+	if !due(&p.at, now) {
+		return false, false
+	}
+	if !p.claim.To.IsValid() {
+		p.claim, p.id = p.inForce, id
+	}
+	if p.tries == maxTries {
+		changed = p.claim != p.inForce
+		p.inForce = p.claim
+		p.rest(now)
+		return false, changed
+	}
+	p.tries++
+	p.at = now.Add(tryEvery)
+	return true, false
+}
+
+// refutes reports whether an answer refutes the claim, whose examination then ends.
+func (p *pathReports) refutes(now time.Time, r neigh.EchoReply) (to hca.PathLimit, yes bool) {
+	if !p.claim.To.IsValid() || r.ID != p.id || r.Size != p.size || r.GID != hca.GIDFromAddr(p.claim.To) {
+		return hca.PathLimit{}, false
+	}
+	to, p.again = p.claim, examineAfter
+	p.rest(now)
+	return to, true
+}
+
+// fit adapts the MTU to a plan, as far as that is believed.
+func (f *Iface) fit(plan port.Plan) {
+	f.reports.judge(time.Now(), plan.Path, rand.Uint64(), func() bool {
+		return f.host.mtu.wanted(plan.ReceiveMTU())+ipoib.HeaderLen > plan.Path.Carries && len(f.nbrs.behind(plan.Path.To)) > 0
+	})
+	f.host.fitMTU(f.reports.believed(plan))
+}
+
+// examine asks the peer behind a path that is reported as narrow, if that is due.
+func (f *Iface) examine(now time.Time) {
+	ask, changed := f.reports.next(now, rand.Uint64())
+	a, r := f.rec.att, &f.reports
+	if a == nil {
+		return // the next plan is judged anyway
+	}
+	if changed {
+		f.refit()
+		f.nbrs.announce()
+	}
+	if !ask {
+		return
+	}
+	r.size = f.host.mtu.wanted(a.plan.ReceiveMTU())
+	if r.size+ipoib.HeaderLen <= r.claim.Carries { // the operator has lowered the MTU since
+		r.rest(now)
+		return
+	}
+	if peers := f.nbrs.behind(r.claim.To); len(peers) > 0 {
+		p := peers[r.tries%len(peers)]
+		f.nbrs.step(neigh.Ping{GID: p.GID, QPN: p.QPN, ID: r.id, Size: r.size})
+	}
+}
+
+// answered has the device ignore a report that an answer refutes.
+func (f *Iface) answered(reply neigh.EchoReply) {
+	path, refuted := f.reports.refutes(time.Now(), reply)
+	if a := f.rec.att; refuted && a != nil {
+		f.log.Debug("ignoring a report of a narrow path: a longer packet has passed", "peer", path.To, "path_mtu", path.MTU, "size", reply.Size)
+		hca.RefutePath(a.session, path.To)
+	}
+}

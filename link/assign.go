@@ -25,6 +25,9 @@ const ifaProto = 11
 type Assignment struct {
 	Addrs  []netip.Prefix // of the host, with the length of its network's prefix
 	Routes []Route
+	// LinkLocalOfMAC has the kernel derive the link-local IPv6 address from the MAC (RFC 4291, appendix A),
+	// whatever the host's default is, from the next time on that the interface is set up.
+	LinkLocalOfMAC bool
 }
 
 // Route is a route through an interface.
@@ -53,6 +56,9 @@ func (t *TAP) Assign(a Assignment) error {
 		refused = nil
 		index, up := l.Attrs().Index, l.Attrs().RawFlags&unix.IFF_UP != 0
 		err := r.assignAddrs(index, l.Attrs().MTU, a.Addrs)
+		if a.LinkLocalOfMAC {
+			err = errors.Join(err, r.deriveLinkLocal(index))
+		}
 		if up {
 			err = errors.Join(err, r.assignRoutes(index, a.Routes))
 		}
@@ -95,6 +101,17 @@ func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 			}
 			return err
 		}))
+}
+
+// deriveLinkLocal has the kernel derive the link-local address of an interface from its MAC. An interface
+// without IPv6 has none (EAFNOSUPPORT).
+func (r *rtnl) deriveLinkLocal(index int) error {
+	mode := nl.NewRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_EUI64})
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nl.NewRtAttr(unix.AF_INET6, mode.Serialize()).Serialize())
+	if err := r.set(unix.RTM_SETLINK, linkMessage(index), spec); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return fmt.Errorf("derive the link-local address from the MAC: %w", err)
+	}
+	return nil
 }
 
 const minIPv6MTU = 1280 // RFC 8200, section 5

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,6 +115,41 @@ func TestAssign(t *testing.T) {
 	}
 	showsAddrs(t, "nothing assigned", "192.0.2.1/24", "198.51.100.7/24")
 	showsRoutes(t, "nothing assigned", "100.64.0.0/10")
+}
+
+// The link-local address is that of the MAC even where random ones are the default, if that is assigned.
+func TestAssignLinkLocalOfTheMAC(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for name, value := range map[string]string{"addr_gen_mode": "3", "accept_dad": "0"} { // random; no delay
+		for _, of := range []string{"all", "default"} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+of+"/"+name, []byte(value), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, want := range map[string]bool{"ib1": false, "ib2": true} {
+		tap := mustOpen(t, name)
+		if err := errors.Join(tap.Assign(Assignment{LinkLocalOfMAC: want}), tap.BringUp(), tap.SetCarrier(true)); err != nil {
+			t.Fatal(err)
+		}
+		var st State
+		for end := time.Now().Add(10 * time.Second); len(st.Addrs) != 1; time.Sleep(10 * time.Millisecond) {
+			var err error
+			if st, err = tap.State(); err != nil || time.Now().After(end) {
+				t.Fatalf("%s: %+v, %v, want the link-local address", name, st, err)
+			}
+		}
+		m := st.MAC
+		derived := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+		if got := st.Addrs[0].Addr(); (got == derived) != want {
+			t.Errorf("%s: address %v; that of the MAC is %v, wanted: %t", name, got, derived, want)
+		}
+		if err := errors.Join(tap.SetMTU(1000), tap.Assign(Assignment{LinkLocalOfMAC: true})); err != nil {
+			t.Errorf("without IPv6: %v", err)
+		}
+	}
 }
 
 // What fails is named and does not keep the rest from being set.

@@ -12,6 +12,10 @@ import (
 func (t *roster) promote(p *peer) {
 	if !p.used && t.makeRoomUsed() {
 		t.peers.use(p)
+		if p.shown.source {
+			t.show(p)
+			t.pub.changeBy(t.now.Add(latePause))
+		}
 	}
 	t.peers.touch(p, t.now)
 	p.sentAt = t.now

@@ -112,8 +112,8 @@
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 200 us, plus 4 us for each copied entry. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a
-//	                handle that carries no data of the host, and for a new peer whose MAC
-//	                is a rehash: within 50 ms
+//	                handle that carries no data of the host, for a new peer whose MAC is a
+//	                rehash, and for a peer that becomes a used one: within 50 ms
 //
 // # Limits
 //

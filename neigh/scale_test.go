@@ -57,7 +57,7 @@ func (t *Table) checkShown() error {
 			routes[keyOf(p.mac)] = route{hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}, &p.sent}
 		}
 		if ready || p.mac != plainMAC(p.gid) {
-			sources[p.endpoint] = source{p.mac, &p.heard}
+			sources[p.endpoint] = source{p.mac, p.used, &p.heard}
 		}
 	}
 	if got := entries(t.routes.table); !maps.Equal(got, routes) {

@@ -34,6 +34,7 @@ type route struct {
 // source is a peer as a sender.
 type source struct {
 	mac   ipoib.MAC
+	used  bool // the host has sent data to it
 	heard *atomic.Bool
 }
 
@@ -62,7 +63,7 @@ type shown struct {
 }
 
 // show puts p into the next snapshot as it is now. It must be called when the handle, the
-// MAC or the endpoint of p has changed.
+// MAC, the endpoint or the class of p has changed.
 func (t *roster) show(p *peer) {
 	t.hide(p)
 	ready := p.handle.state == handleReady
@@ -72,7 +73,7 @@ func (t *roster) show(p *peer) {
 		t.routes.shard(key.shardOf())[key] = route{t.dest(p), &p.sent}
 	}
 	if p.shown.source {
-		t.sources.shard(p.shardOf())[p.endpoint] = source{p.mac, &p.heard}
+		t.sources.shard(p.shardOf())[p.endpoint] = source{p.mac, p.used, &p.heard}
 	}
 }
 
@@ -121,18 +122,30 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
 // one. This is harmless, because the host sends only to MACs from ARP and ND.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
-	if s.sources != nil {
-		e := endpoint{gid, qpn}
-		if from, ok := s.sources[e.shardOf()][e]; ok {
-			mark(from.heard)
-			return from.mac
-		}
+	if from, ok := s.source(gid, qpn); ok {
+		mark(from.heard)
+		return from.mac
 	}
 	mac := plainMAC(gid)
 	for n := uint32(1); s.own.is(mac) || s.learnt.is(mac); n++ {
 		mac = rehashedMAC(gid, qpn, n)
 	}
 	return mac
+}
+
+// InUse reports whether a sender is a used peer. It marks nothing.
+func (s *Snapshot) InUse(gid hca.GID, qpn hca.QPN) bool {
+	from, ok := s.source(gid, qpn)
+	return ok && from.used
+}
+
+func (s *Snapshot) source(gid hca.GID, qpn hca.QPN) (source, bool) {
+	if s.sources == nil {
+		return source{}, false
+	}
+	e := endpoint{gid, qpn}
+	from, ok := s.sources[e.shardOf()][e]
+	return from, ok
 }
 
 // HostMAC returns the destination MAC of unicast frames for the host.

@@ -37,12 +37,34 @@ func TestSnapshotLookups(t *testing.T) {
 	}
 }
 
+// A peer is in use once the host has sent data to it, also by a handle that was made for an answer, and once the
+// next snapshot shows that.
+func TestSnapshotShowsPeersInUse(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	if b.snap.InUse(peerB.gid, peerB.qpn) {
+		t.Error("in use before any data")
+	}
+	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), 2, ipA, ipB)))
+	b.advance(time.Second)
+	if b.snap.InUse(peerB.gid, peerB.qpn) {
+		t.Error("in use after an answer")
+	}
+	if _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
+		t.Fatal("no handle")
+	}
+	b.advance(markInterval + 2*latePause)
+	if !b.snap.InUse(peerB.gid, peerB.qpn) || b.snap.InUse(peerB.gid, peerB.qpn+1) {
+		t.Error("after data: the peer is not in use, or another queue pair of its GID is")
+	}
+}
+
 // TestZeroSnapshot: the zero snapshot, with which the data path starts.
 func TestZeroSnapshot(t *testing.T) {
 	s := new(Snapshot)
 	_, unicast := s.Unicast(ipoib.MAC{})
 	_, group := s.Group(hca.GID{})
-	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.Epoch() != 0 {
+	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.InUse(hca.GID{}, 0) || s.Epoch() != 0 {
 		t.Error("the zero snapshot contains a peer")
 	}
 	if s.PeerMAC(peerB.gid, peerB.qpn) != plainMAC(peerB.gid) {

@@ -54,11 +54,12 @@ func (r route) first(ether []byte) []byte {
 //  5. headers of a large frame longer than devices accept: LongHeaders
 //  6. ND behind extension headers, which is not translated: HiddenND
 //  7. an IP address that the host may not use: ForeignSource
-//  8. no snapshot: NoPeers
-//  9. source address not accepted by the snapshot: slow path
-//  10. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  11. group destination: the IP destination's group, else the broadcast group
-//  12. unicast destination
+//  8. ND of a router, while the host's addresses are checked: RouterMessage
+//  9. no snapshot: NoPeers
+//  10. source address not accepted by the snapshot: slow path
+//  11. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  12. group destination: the IP destination's group, else the broadcast group
+//  13. unicast destination
 //
 // Frames to a destination that the snapshot lacks go to the slow path, large ones only with
 // their first segment; see [route.first].
@@ -114,6 +115,8 @@ func (r *txRules) check(frame []byte) (to route, reason Reason) {
 		return to, HiddenND
 	case !r.from.permit(etherTypeOf(frame[txEther:]), frame[txPayload:]):
 		return to, ForeignSource
+	case r.from != nil && ipoib.IsRouterND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
+		return to, RouterMessage
 	case r.peers == nil:
 		return to, NoPeers
 	}

@@ -53,6 +53,9 @@ type Peers interface {
 	// FromHost reports whether frames with the source address src may pass; if
 	// not, the frame goes to the slow path.
 	FromHost(src ipoib.MAC) bool
+	// InUse reports whether the host sends data to a sender, whose messages then go first in
+	// the slow path.
+	InUse(gid hca.GID, qpn hca.QPN) bool
 	// Self reports whether the address is our own.
 	Self(gid hca.GID, qpn hca.QPN) bool
 	// Epoch numbers the snapshots of one interface; later snapshots have larger

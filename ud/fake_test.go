@@ -50,6 +50,7 @@ func newPeers(epoch uint64) *fakePeers {
 func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, bool) { return destB, dst == macB }
 func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)    { d, ok := p.groups[mgid]; return d, ok }
 func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) ipoib.MAC       { return macB }
+func (p *fakePeers) InUse(hca.GID, hca.QPN) bool              { return false }
 func (p *fakePeers) HostMAC() ipoib.MAC                       { return macA }
 func (p *fakePeers) FromHost(src ipoib.MAC) bool              { return src == macA }
 func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool       { return gid == gidA && qpn == qpnA }

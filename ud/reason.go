@@ -28,6 +28,7 @@ const (
 	LongHeaders   // headers of a large frame longer than hca.MaxLSOHeader
 	HiddenND      // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	ForeignSource // comes from, or claims, an IP address that is not the host's
+	RouterMessage // an ND message of a router, which a host with checked sources is not
 	NoPeers       // no snapshot published yet
 	SlowPathFull  // no room in the slow path
 	SlowPathLimit // RX: too many messages of one sender for the slow path
@@ -63,6 +64,7 @@ var reasons = [numReason]hca.Counter{
 	LongHeaders:   {Name: "drop_long_headers", Kind: hca.CountDrop},
 	HiddenND:      {Name: "drop_hidden_nd", Kind: hca.CountDrop},
 	ForeignSource: {Name: "drop_foreign_source", Kind: hca.CountDrop},
+	RouterMessage: {Name: "drop_router_message", Kind: hca.CountDrop},
 	NoPeers:       {Name: "drop_no_peers", Kind: hca.CountDrop},
 	SlowPathFull:  {Name: "drop_slow_path_full", Kind: hca.CountDrop},
 	SlowPathLimit: {Name: "drop_slow_path_limit", Kind: hca.CountDrop},
@@ -89,7 +91,7 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, ForeignSource, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
+		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, ForeignSource, RouterMessage, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,

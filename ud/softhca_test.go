@@ -145,6 +145,7 @@ func macOf(gid hca.GID) ipoib.MAC { return ipoib.MAC{2, 0, gid[12], gid[13], gid
 func (p *onePeer) Unicast(dst ipoib.MAC) (hca.UDDest, bool) { return p.to, dst == macOf(p.peer.gid) }
 func (p *onePeer) Group(hca.GID) (hca.UDDest, bool)         { return hca.UDDest{}, false }
 func (p *onePeer) PeerMAC(gid hca.GID, _ hca.QPN) ipoib.MAC { return macOf(gid) }
+func (p *onePeer) InUse(hca.GID, hca.QPN) bool              { return false }
 func (p *onePeer) HostMAC() ipoib.MAC                       { return macOf(p.self.gid) }
 func (p *onePeer) FromHost(src ipoib.MAC) bool              { return src == macOf(p.self.gid) }
 func (p *onePeer) Self(gid hca.GID, qpn hca.QPN) bool {

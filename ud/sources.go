@@ -27,7 +27,7 @@ func (s sources) permit(typ ipoib.EtherType, packet []byte) bool {
 func (s sources) has(ip netip.Addr) bool { return ip.IsUnspecified() || slices.Contains(s, ip) }
 
 // SetSources makes Tx drop frames that come from, or claim, an IP address other than these and the
-// unspecified one; nil: it accepts any. Tx keeps the list, which must not change afterwards.
+// unspecified one, and messages of routers; nil: it accepts any. Tx keeps the list, which must not change afterwards.
 func (t *Tx) SetSources(list []netip.Addr) {
 	of := sources(list)
 	t.sources.Store(&of)

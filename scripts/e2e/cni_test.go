@@ -137,6 +137,7 @@ func TestCNIPodCannotClaimAnothersAddress(t *testing.T) {
 			raw.send(ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, arp.Append(nil)))
 		}
 	}
+	newPacketSocket(attacker.host).send(advertisedRouter(attacker.linkAddr(ifName)))
 	claim()
 	var drops uint64
 	eventually(t, repairLimit, "the claims are dropped", func() bool {
@@ -152,6 +153,13 @@ func TestCNIPodCannotClaimAnothersAddress(t *testing.T) {
 	if drops != 2 {
 		t.Errorf("%d frames were dropped, 2 of them claims", drops)
 	}
+	eventually(t, repairLimit, "the router advertisement is dropped", func() bool {
+		drops = 0
+		for _, f := range nodes[0].daemon.status().Interfaces {
+			drops += f.Counters["tx_drop_router_message"]
+		}
+		return drops == 1
+	})
 
 	attacker.must("del")
 	if code, text := attacker.refused("ADD", ifName, nodes[0].conf(netFields, `"sourceCheck": false,`)); code != 0 {
@@ -161,6 +169,13 @@ func TestCNIPodCannotClaimAnothersAddress(t *testing.T) {
 		claim()
 		return !far.reaches(victim.host)
 	})
+}
+
+// advertisedRouter returns the router advertisement of a host at its link-local address.
+func advertisedRouter(from ipoib.MAC) []byte {
+	packet := poison(from.LinkLocal(), addr("ff02::1"))
+	packet[40] = ipoib.NDRouterAdvert
+	return ether(ipoib.GroupMAC(addr("ff02::1")), from, ipoib.EtherTypeIPv6, packet)
 }
 
 // What runtimes do in the wrong order, or not at all: a pod ends without DEL; DEL comes without a

@@ -77,6 +77,12 @@ func IsND(packet []byte) bool {
 		ndFixedLen(packet[ndType]) != 0
 }
 
+// IsRouterND reports whether a packet is an ND message that only routers send: a router advertisement or a
+// Redirect. Hosts change their routes and addresses by them (RFC 6105).
+func IsRouterND(t EtherType, packet []byte) bool {
+	return t == EtherTypeIPv6 && IsND(packet) && (packet[ndType] == NDRouterAdvert || packet[ndType] == NDRedirect)
+}
+
 // ParseND parses an IPv6 packet that holds an ND message whose link-layer
 // address options have the given form. Link.Addr aliases packet; bytes behind
 // the IPv6 payload are ignored. Errors: ErrTruncated, ErrFormat, ErrHopLimit,

@@ -38,6 +38,7 @@ func assignmentOf(cfg config.Interface) (a link.Assignment, err error) {
 		to, via, e := config.ParseRoute(s)
 		a.Routes, err = append(a.Routes, link.Route{To: to, Via: via}), errors.Join(err, e)
 	}
+	a.LinkLocalOfMAC = cfg.SourceCheck
 	return a, err
 }
 
@@ -48,7 +49,7 @@ func (a *assignment) due(st link.State, first, adopted bool) bool {
 	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU, st.Downs}
 	changed := first || now != a.last
 	a.last = now
-	return changed && (len(a.want.Addrs)+len(a.want.Routes) > 0 || first && adopted)
+	return changed && (len(a.want.Addrs)+len(a.want.Routes) > 0 || a.want.LinkLocalOfMAC || first && adopted)
 }
 
 // assign has the worker assign addresses and routes, and at the start set ib0 up.

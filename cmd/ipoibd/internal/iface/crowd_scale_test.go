@@ -47,17 +47,19 @@ func (c *crowd) arp(i int, target netip.Addr) { c.arpFrom(i, c.qpnOf(i), target)
 
 // arpFrom is arp from a queue pair of peer i.
 func (c *crowd) arpFrom(i int, qpn hca.QPN, target netip.Addr) {
-	a := ipoib.ARP{
-		Op: ipoib.ARPRequest, SHA: ipoib.NewAddr(qpn, hca.GIDFromAddr(c.gid(i))),
-		SPA: c.ip(i), TPA: target,
-	}
+	c.arpAt(c.gid(i), qpn, c.ip(i), target)
+}
+
+// arpAt sends a multicast ARP request from an address of the underlay.
+func (c *crowd) arpAt(from netip.Addr, qpn hca.QPN, ip, target netip.Addr) {
+	a := ipoib.ARP{Op: ipoib.ARPRequest, SHA: ipoib.NewAddr(qpn, hca.GIDFromAddr(from)), SPA: ip, TPA: target}
 	msg := a.Append(make([]byte, ipoib.HeaderLen, 128))
 	ipoib.PutHeader(msg, ipoib.EtherTypeARP)
 	b := make([]byte, roce.HeaderLen, roce.HeaderLen+len(msg)+roce.ICRCLen)
 	(&roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPNMulticast}).Put(b)
 	(&roce.DETH{QKey: c.qkey, SrcQPN: qpn}).Put(b[roce.BTHLen:])
 	b = append(b, msg...)
-	path := roce.Path{Src: c.gid(i), Dst: c.group, SrcPort: 0xc000}
+	path := roce.Path{Src: from, Dst: c.group, SrcPort: 0xc000}
 	b = binary.LittleEndian.AppendUint32(b, roce.ICRC(&path, b))
 	c.host.underlay().Inject(transport.Packet{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort, TTL: 1, Data: b})
 }

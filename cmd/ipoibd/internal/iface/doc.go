@@ -21,11 +21,12 @@
 //
 // Run handles pending inputs in a fixed order, causes before consequences: the
 // state of ib0, results of the workers, faults, pumps that failed, the device's view,
-// deadlines; last, with equal priority, the inputs that may come in floods: address handles,
-// queries, flushed requests, frames for the slow path. So no flood delays the others, and
-// the same inputs lead to the same decisions. The inputs before the floods cannot delay them
-// for long: each job has one result, each pump fails once, only the latest view and state are
-// kept, and a fault of a QP or CQ is followed by its recovery.
+// deadlines, messages of peers that the host uses; last, with equal priority, the inputs that
+// may come in floods: address handles, queries, flushed requests, other frames for the slow
+// path. So no flood delays the others, and the same inputs lead to the same decisions. The
+// inputs before the floods cannot delay them for long: each job has one result, each pump
+// fails once, only the latest view and state are kept, a fault of a QP or CQ is followed by
+// its recovery, and the rate of the messages that go first is bounded (senders.go).
 //
 // # Parts
 //
@@ -132,5 +133,6 @@
 //
 // While up, each lane has two goroutines that move frames: from the TAP to the queue pair,
 // and back. They look addresses up in the snapshot that the peer table has published, and
-// pass frames that they cannot decide about to Run through two bounded queues.
+// pass frames that they cannot decide about to Run through three bounded queues: for the host's
+// frames, for the first messages of each peer that the host uses, and for all other messages.
 package iface

@@ -256,8 +256,10 @@ func (f *Iface) drainSlow() {
 		select {
 		case it := <-f.slow.host.ready:
 			f.nbrs.fromHost(it)
+		case it := <-f.slow.first.ready:
+			f.nbrs.fromFabric(f.slow.first, it)
 		case it := <-f.slow.fabric.ready:
-			f.nbrs.fromFabric(it)
+			f.nbrs.fromFabric(f.slow.fabric, it)
 		default:
 			return
 		}

@@ -179,9 +179,10 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	if err != nil {
 		return nil, err
 	}
+	known := &ud.Snapshot{}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow: newSlowPath(), snapshot: &ud.Snapshot{},
+		slow: newSlowPath(known), snapshot: known,
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}

@@ -158,9 +158,9 @@ func (n *neighbours) fromHost(it *slowItem) {
 	n.f.slow.host.done(it)
 }
 
-func (n *neighbours) fromFabric(it *slowItem) {
+func (n *neighbours) fromFabric(q slowQueue, it *slowItem) {
 	n.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
-	n.f.slow.fabric.done(it)
+	q.done(it)
 }
 
 // sendHost writes a frame of the slow path to the TAP, which counts what the

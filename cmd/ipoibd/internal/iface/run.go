@@ -74,6 +74,8 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.expire(at)
 			f.nbrs.expire(at)
 			f.examine(at)
+		case it := <-listen(&now, f.slow.first.ready):
+			f.nbrs.fromFabric(f.slow.first, it)
 		case r := <-last(&now, f.rec.att.ahResults()):
 			f.nbrs.created(r)
 		case q := <-last(&now, f.queries):
@@ -83,7 +85,7 @@ func (f *Iface) run(ctx context.Context) error {
 		case it := <-last(&now, f.slow.host.ready):
 			f.nbrs.fromHost(it)
 		case it := <-last(&now, f.slow.fabric.ready):
-			f.nbrs.fromFabric(it)
+			f.nbrs.fromFabric(f.slow.fabric, it)
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
 )
 
 // Bounds of the messages of one GID that pass to the slow path. Each takes up to 40 us of a core there, so one
@@ -14,29 +14,36 @@ import (
 const (
 	senderRate  = 1000 // messages/s
 	senderBurst = 512
-	// senderBuckets bounds the memory. Senders whose GIDs share a bucket share its rate. Outside the daemon
+	// Bounds of the messages of one peer in use that go first. Its host renews a neighbour at most once a second
+	// for each address, and the burst is what it sends at a restart with 16 addresses. All buckets together take
+	// at most 16 % of a core, so that strangers do not starve even if an attacker has the host use many peers.
+	peerRate  = 16 // messages/s
+	peerBurst = 64
+	// senderBuckets bounds the memory. Senders that share a bucket share its rate. Outside the daemon
 	// it is unknown which do, and each daemon has other ones.
 	senderBuckets = 256
 )
 
-// senders are token buckets by GID, so that one sender cannot fill the slow path. A sender that forges addresses
+// senders are token buckets by sender, so that one sender cannot fill the slow path. A sender that forges addresses
 // of the underlay has a bucket for each. Any goroutine may call allow.
 type senders struct {
 	seed    maphash.Seed
 	buckets []*rate.Limiter
 }
 
-func newSenders() senders {
+func newSenders(perSecond rate.Limit, burst int) senders {
 	s := senders{maphash.MakeSeed(), make([]*rate.Limiter, senderBuckets)}
 	for i := range s.buckets {
-		s.buckets[i] = rate.NewLimiter(senderRate, senderBurst)
+		s.buckets[i] = rate.NewLimiter(perSecond, burst)
 	}
 	return s
 }
 
 // allow reports whether another message of a sender may pass.
-func (s *senders) allow(gid hca.GID) bool {
-	return s.buckets[s.bucket(gid)].Allow()
+func (s *senders) allow(from ipoib.Addr) bool {
+	return s.buckets[s.bucket(from)].Allow()
 }
 
-func (s *senders) bucket(gid hca.GID) uint64 { return maphash.Bytes(s.seed, gid[:]) % senderBuckets }
+func (s *senders) bucket(from ipoib.Addr) uint64 {
+	return maphash.Bytes(s.seed, from[:]) % senderBuckets
+}

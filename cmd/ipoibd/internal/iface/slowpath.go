@@ -1,9 +1,13 @@
 package iface
 
-import "ipoibd/ud"
+import (
+	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
+)
 
 // slowItems bounds the items waiting for the slow path in one direction. Each direction has
-// its own queue, so that a flood from the fabric does not crowd out the host's frames.
+// its own queue, so that a flood from the fabric does not crowd out the host's frames, and so
+// have the peers that the host uses, so that a flood of strangers does not delay them.
 const slowItems = 512
 
 // slowItem is a copy of a frame from the host or of a message from the fabric.
@@ -39,24 +43,40 @@ func (q slowQueue) put(data []byte, from ud.Sender) bool {
 
 func (q slowQueue) done(it *slowItem) { q.free <- it }
 
-// slowPath is the pair of queues, as the data path uses it.
+// slowPath is the queues, as the data path uses them.
 type slowPath struct {
 	host, fabric slowQueue
-	senders      senders
+	first        slowQueue // messages from peers in use
+	known        *ud.Snapshot
+	peers        senders // in use, by GID and QPN
+	gids         senders // by GID, with QPN 0
 }
 
-func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue(), newSenders()} }
+func newSlowPath(known *ud.Snapshot) slowPath {
+	return slowPath{
+		host: newSlowQueue(), fabric: newSlowQueue(), first: newSlowQueue(), known: known,
+		peers: newSenders(peerRate, peerBurst), gids: newSenders(senderRate, senderBurst),
+	}
+}
 
 // FromHost implements ud.SlowPath.
 func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }
 
-// FromFabric implements ud.SlowPath.
+// FromFabric implements ud.SlowPath. What a peer in use sends beyond its own bound is treated as a stranger's, so
+// someone who forges its address takes away no more than that precedence.
 func (s slowPath) FromFabric(msg []byte, from ud.Sender) ud.Reason {
 	switch {
-	case !s.senders.allow(from.GID):
+	case s.inUse(from) && s.peers.allow(ipoib.NewAddr(from.QPN, from.GID)) && s.first.put(msg, from):
+		return ud.SlowPathed
+	case !s.gids.allow(ipoib.NewAddr(0, from.GID)):
 		return ud.SlowPathLimit
 	case !s.fabric.put(msg, from):
 		return ud.SlowPathFull
 	}
 	return ud.SlowPathed
+}
+
+func (s slowPath) inUse(from ud.Sender) bool {
+	known := s.known.Load()
+	return known != nil && known.InUse(from.GID, from.QPN)
 }

@@ -7,9 +7,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// sources returns the IP addresses that the host may use: the configured ones and its link-local IPv6
-// addresses; nil: any. The one that the kernel derives from the MAC is included at once, because the kernel may
-// send from it before netlink reports it.
+// sources returns the IP addresses that the host may use: the configured ones and the link-local one of its MAC,
+// which no other interface has; nil: any. The daemon has the kernel use that one ([link.Assignment]), and restores
+// the MAC when someone changes it. Another link-local address could be that of any host or router.
 func (f *Iface) sources() (list []netip.Addr) {
 	if !f.cfg.SourceCheck {
 		return nil
@@ -17,13 +17,7 @@ func (f *Iface) sources() (list []netip.Addr) {
 	for _, p := range f.host.assignment.want.Addrs {
 		list = append(list, p.Addr())
 	}
-	list = append(list, ipoib.MAC(f.host.now.MAC).LinkLocal())
-	for _, p := range f.host.now.Addrs {
-		if ip := p.Addr(); ip.Is6() && ip.IsLinkLocalUnicast() {
-			list = append(list, ip)
-		}
-	}
-	return list
+	return append(list, ipoib.MAC(f.host.now.MAC).LinkLocal())
 }
 
 // checkSources makes the lanes drop the host's frames from other addresses.

@@ -11,7 +11,7 @@ import (
 )
 
 // A host whose sources are checked neither takes over the address of another host, by ARP or by adding it, nor
-// sends from it. Its own address works, and so does all of that once the check is off.
+// sends from it; nor does it take a link-local address other than that of its MAC. Its own address works, and so does all of that once the check is off.
 func TestSourceCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
@@ -57,7 +57,9 @@ func TestSourceCheck(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // the own address is announced several times
 		before := count(a.status(), "neigh_announcements")
+		router := netip.MustParseAddr("fe80::1")
 		a.tap.AddAddr(netip.PrefixFrom(victim.ip, 24))
+		a.tap.AddAddr(netip.PrefixFrom(router, 64))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := count(a.status(), "neigh_announcements"); n != before {
@@ -65,6 +67,17 @@ func TestSourceCheck(t *testing.T) {
 		}
 		if now := owner(); now != honest {
 			t.Errorf("%s belongs to %s, was %s", victim.ip, now, honest)
+		}
+		for ip, want := range map[netip.Addr]uint64{router: 1, a.mac().LinkLocal(): 0} {
+			before := drops()
+			packet := make([]byte, 48)
+			packet[0], packet[6] = 0x60, 59 // no next header
+			copy(packet[8:], ip.AsSlice())
+			a.send(mac, ipoib.EtherTypeIPv6, packet)
+			synctest.Wait()
+			if n := drops() - before; n != want {
+				t.Errorf("%d packets from %s dropped, want %d", n, ip, want)
+			}
 		}
 		checkAccounts(t, a.status())
 

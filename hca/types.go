@@ -1,7 +1,6 @@
 package hca
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 )
@@ -66,13 +65,8 @@ func (g GID) IsZero() bool { return g == GID{} }
 // RoCEv2 a mapped IPv4 multicast address.
 func (g GID) IsMulticast() bool { return g.Addr().IsMulticast() }
 
-func (g GID) String() string {
-	if g.Addr().Is4() {
-		return g.Addr().String()
-	}
-	s := hex.EncodeToString(g[:])
-	return s[0:4] + ":" + s[4:8] + ":" + s[8:12] + ":" + s[12:16] + ":" + s[16:20] + ":" + s[20:24] + ":" + s[24:28] + ":" + s[28:32]
-}
+// String returns an IPv4 address, or an IPv6 address in the form of RFC 5952.
+func (g GID) String() string { return g.Addr().String() }
 
 // MTU is a path MTU in bytes of payload: one of 256, 512, 1024, 2048, 4096.
 type MTU int

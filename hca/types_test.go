@@ -18,12 +18,12 @@ var gids = []hca.GID{
 
 func TestGIDText(t *testing.T) {
 	for _, tt := range []struct{ addr, want string }{
-		{"::", "0000:0000:0000:0000:0000:0000:0000:0000"},
+		{"::", "::"},
 		{"192.0.2.1", "192.0.2.1"},
 		{"::ffff:192.0.2.1", "192.0.2.1"},
-		{"::192.0.2.1", "0000:0000:0000:0000:0000:0000:c000:0201"},
-		{"fe80::5054:ff:fe09:2", "fe80:0000:0000:0000:5054:00ff:fe09:0002"},
-		{"ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff:0000:0000:0000:ffff:ffff"},
+		{"::192.0.2.1", "::c000:201"},
+		{"fe80::5054:ff:fe09:2", "fe80::5054:ff:fe09:2"},
+		{"ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::ffff:ffff"},
 	} {
 		if got := gid(tt.addr).String(); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.addr, got, tt.want)

@@ -51,6 +51,7 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 			return nil, fmt.Errorf("%w; name one with --underlay, or with underlay in the configuration file", err)
 		}
 		cfg.Underlay = netdev
+		log.Info("no underlay is configured; using the netdev of the default route", "underlay", netdev)
 	}
 	if err := checkUnderlay(cfg.Underlay); err != nil {
 		return nil, err

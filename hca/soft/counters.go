@@ -23,6 +23,7 @@ const (
 	icrcIDSolved    // ICRC right with another unknown identification
 	natSuspected    // two datagrams of a source agreed on another address
 	cqOverrun       // CQs that failed
+	pathsRefuted    // times that reports about a path were refuted
 	eventsLost      // asynchronous events lost because their queue was full
 	dropShort       // too short to be a UD SEND
 	dropVersion     // unknown transport header version
@@ -56,6 +57,7 @@ var counterTable = [numCounter]hca.Counter{
 	icrcIDSolved:    {Name: "icrc_id_solved", Kind: hca.CountTotal},
 	natSuspected:    {Name: "nat_suspected", Kind: hca.CountError},
 	cqOverrun:       {Name: "cq_overrun", Kind: hca.CountError},
+	pathsRefuted:    {Name: "path_reports_refuted", Kind: hca.CountError},
 	eventsLost:      {Name: "events_lost", Kind: hca.CountError},
 	dropShort:       {Name: "rx_drop_short", Kind: hca.CountDrop},
 	dropVersion:     {Name: "rx_drop_version", Kind: hca.CountDrop},

@@ -72,6 +72,7 @@ func (w *pathWatch) look(now time.Time) {
 	d.mu.Unlock()
 	for dst := range refuted {
 		w.known.refute(now, dst)
+		d.lanes[0].counts.add(pathsRefuted, 1)
 	}
 	for _, dst := range slices.Collect(maps.Keys(w.known.narrow)) {
 		if _, used := slices.BinarySearchFunc(w.dests, dst, netip.Addr.Compare); used {

@@ -217,5 +217,8 @@ func TestRefutePath(t *testing.T) {
 		if l := r.limit(testV4); l.MTU != 1400 {
 			t.Errorf("limit %+v, want 1400 again", l)
 		}
+		if n := r.dev.count(pathsRefuted); n != 1 {
+			t.Errorf("%d refutations are counted, want 1", n)
+		}
 	})
 }

@@ -30,15 +30,16 @@ func WireBlockedOf(dev Device) uint64 {
 // PathRefuter is a [Device] that learns from unauthenticated messages of the network how much its paths
 // carry (PathLimit.Reported).
 type PathRefuter interface {
-	// RefutePath says that messages longer than reported have just reached a destination. The device then ignores
-	// the reports about that path for some seconds. RefutePath does not block, and any goroutine may call it.
-	RefutePath(to netip.Addr)
+	// RefutePath says that a message with a UD payload of some bytes has just reached a destination. For some seconds,
+	// the device then ignores reports that the path carries less. RefutePath does not block, and any goroutine may
+	// call it.
+	RefutePath(to netip.Addr, payload int)
 }
 
 // RefutePath is RefutePath of a device, if it is a [PathRefuter].
-func RefutePath(dev Device, to netip.Addr) {
+func RefutePath(dev Device, to netip.Addr, payload int) {
 	if r, ok := dev.(PathRefuter); ok {
-		r.RefutePath(to)
+		r.RefutePath(to, payload)
 	}
 }
 

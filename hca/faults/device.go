@@ -209,7 +209,7 @@ func (d *Device) Counters() []hca.Counter {
 func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }
 
 // RefutePath implements [hca.PathRefuter].
-func (d *Device) RefutePath(to netip.Addr) { hca.RefutePath(d.Device, to) }
+func (d *Device) RefutePath(to netip.Addr, payload int) { hca.RefutePath(d.Device, to, payload) }
 
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.Device) }

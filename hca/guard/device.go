@@ -151,7 +151,7 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.inner) }
 
 // RefutePath implements [hca.PathRefuter].
-func (d *Device) RefutePath(to netip.Addr) { hca.RefutePath(d.inner, to) }
+func (d *Device) RefutePath(to netip.Addr, payload int) { hca.RefutePath(d.inner, to, payload) }
 
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }

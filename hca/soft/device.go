@@ -59,10 +59,10 @@ type slow struct {
 	children int    // PDs and CQs
 	lastID   uint32 // numbers PDs and CQs, and is the generation of everything
 	port     port
-	dests    map[netip.Addr]int  // the number of address handles of each unicast destination
-	refuted  map[netip.Addr]bool // paths to which RefutePath was called since the last look
-	await    map[hca.QPN]bool    // QPs that have no receives yet; see Config.Await
-	patience *time.Timer         // ends the wait for them; nil: there was none
+	dests    map[netip.Addr]int // the number of address handles of each unicast destination
+	refuted  map[netip.Addr]int // payloads with which RefutePath was called since the last look
+	await    map[hca.QPN]bool   // QPs that have no receives yet; see Config.Await
+	patience *time.Timer        // ends the wait for them; nil: there was none
 }
 
 // Open opens a device over a transport, which the device owns from then on.

@@ -18,8 +18,8 @@ import (
 //	narrow    | wider, or unknown, or no longer     | narrow
 //	          | used, for less than hold            |
 //	narrow    | the same, for hold                  | as wide as the kernel says: a rise
-//	narrow    | as before; a message longer than    | as wide as the route, for refutedFor
-//	          | reported has passed: refuted        |
+//	narrow    | as before; a message longer than    | as wide as that, within what the
+//	          | reported has passed: refuted        | route allows, for refutedFor
 //
 // The kernel forgets a report after 10 minutes (mtu_expires of ip-sysctl), and learns of a path
 // that is still narrow only from a packet that is lost. So a path that turns out narrow soon
@@ -36,6 +36,20 @@ type narrowPath struct {
 	seen      int       // as the kernel said last; 0: unknown
 	confirmed time.Time // when the kernel said mtu last
 	refuted   time.Time // until when reports of routers are ignored
+	passed    int       // the longest IP packet that has passed meanwhile
+}
+
+// carries returns the longest IP packet that the path is believed to carry.
+func (n *narrowPath) carries(now time.Time) int {
+	if now.Before(n.refuted) {
+		return max(n.mtu, min(n.passed, n.route))
+	}
+	return n.mtu
+}
+
+// told records what the kernel says, if that is to be used.
+func (n *narrowPath) told(now time.Time, mtu, route int) {
+	n.mtu, n.route, n.seen, n.confirmed = mtu, route, mtu, now
 }
 
 const (
@@ -60,7 +74,7 @@ func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 	switch {
 	case n == nil && (mtu == 0 || mtu >= full):
 	case n == nil:
-		if p.makeRoom(mtu) {
+		if p.makeRoom(now, mtu) {
 			p.narrow[dst] = &narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
 			p.fell(now)
 		}
@@ -68,28 +82,31 @@ func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 		if mtu < n.mtu {
 			p.fell(now)
 		}
-		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now, refuted: n.refuted}
+		n.told(now, mtu, route)
 	case now.Sub(n.confirmed) < max(p.hold, firstHold):
 		n.seen = mtu
 	case mtu == 0 || mtu >= full:
 		delete(p.narrow, dst)
 		p.risen = now
 	default:
-		*n = narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now, refuted: n.refuted}
+		n.told(now, mtu, route)
 		p.risen = now
 	}
 }
 
-// refute ignores the reports about a path for a while.
-func (p *paths) refute(now time.Time, dst netip.Addr) {
+// refute ignores for a while reports that a path does not carry an IP packet of a length.
+func (p *paths) refute(now time.Time, dst netip.Addr, length int) {
 	if n := p.narrow[dst]; n != nil {
-		n.refuted = now.Add(refutedFor)
+		if !now.Before(n.refuted) {
+			n.passed = 0
+		}
+		n.refuted, n.passed = now.Add(refutedFor), max(n.passed, length)
 	}
 }
 
 // makeRoom reports whether a path with this MTU can be remembered. If necessary it forgets the
 // widest one.
-func (p *paths) makeRoom(mtu int) bool {
+func (p *paths) makeRoom(now time.Time, mtu int) bool {
 	if p.narrow == nil {
 		p.narrow = map[netip.Addr]*narrowPath{}
 	}
@@ -98,11 +115,11 @@ func (p *paths) makeRoom(mtu int) bool {
 	}
 	var widest netip.Addr
 	for dst, n := range p.narrow {
-		if !widest.IsValid() || n.mtu > p.narrow[widest].mtu {
+		if !widest.IsValid() || n.carries(now) > p.narrow[widest].carries(now) {
 			widest = dst
 		}
 	}
-	if p.narrow[widest].mtu <= mtu {
+	if p.narrow[widest].carries(now) <= mtu {
 		return false
 	}
 	delete(p.narrow, widest)
@@ -139,10 +156,7 @@ func (p *port) floor(a netip.Addr) int {
 func (p *paths) limit(now time.Time, from *port, gid netip.Addr) (l hca.PathLimit) {
 	full, floor := from.payload(gid, from.mtu), from.floor(gid)
 	for dst, n := range p.narrow {
-		mtu := n.mtu
-		if now.Before(n.refuted) {
-			mtu = max(mtu, n.route)
-		}
+		mtu := n.carries(now)
 		use := mtu
 		if use < floor {
 			use = max(use, min(floor, n.route))

@@ -118,23 +118,25 @@ func TestPathLimit(t *testing.T) {
 	}
 }
 
-// Reports that were refuted are ignored for a while, including those of an even narrower path. Routes still count.
+// Reports that were refuted are ignored for a while, including those of an even narrower path, as far as the packet
+// that has passed was longer. Routes still count.
 func TestRefutedPath(t *testing.T) {
 	const full = 1500
 	a, gid := netip.MustParseAddr(pathA), netip.MustParseAddr("10.0.0.9")
 	for _, c := range []struct {
-		name  string
-		route int
-		want  int // MTU of the limit while reports are ignored; 0: none
-	}{{"a wide route", full, 0}, {"a narrow route", 1450, 1450}} {
+		name          string
+		route, passed int
+		want          int // MTU of the limit while reports are ignored; 0: none
+	}{{"a long packet", full, full, 0}, {"a narrow route", 1450, full, 1450}, {"a shorter packet", full, 1420, 1420}} {
 		p, start := paths{}, time.Unix(1000, 0)
 		mtu := func(after time.Duration) int { return p.limit(start.Add(after), &port{mtu: full}, gid).MTU }
-		p.refute(start, a) // nothing to refute
+		p.refute(start, a, full) // nothing to refute
 		p.saw(start, a, 1400, c.route, full)
 		if n := mtu(0); n != 1400 {
 			t.Errorf("%s: limit %d, want 1400", c.name, n)
 		}
-		p.refute(start, a)
+		p.refute(start, a, c.passed)
+		p.refute(start, a, 1200)
 		if n := mtu(0); n != c.want {
 			t.Errorf("%s: refuted: limit %d, want %d", c.name, n, c.want)
 		}
@@ -145,6 +147,21 @@ func TestRefutedPath(t *testing.T) {
 		if n := mtu(refutedFor); n != 1300 {
 			t.Errorf("%s: later: limit %d, want 1300", c.name, n)
 		}
+	}
+}
+
+// However many forged reports were refuted, a path that is really narrow is remembered.
+func TestRefutedPathsMakeRoom(t *testing.T) {
+	var p paths
+	now := time.Unix(1000, 0)
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}) }
+	for i := range maxNarrow {
+		p.saw(now, at(i), 1300, 1500, 1500)
+		p.refute(now, at(i), 1500)
+	}
+	p.saw(now, at(maxNarrow), 1400, 1500, 1500)
+	if l := p.limit(now, &port{mtu: 1500}, at(0)); l.MTU != 1400 {
+		t.Errorf("limit %+v, want MTU 1400", l)
 	}
 }
 

@@ -70,8 +70,8 @@ func (w *pathWatch) look(now time.Time) {
 	port, refuted := d.slow.port, d.slow.refuted
 	d.slow.refuted = nil
 	d.mu.Unlock()
-	for dst := range refuted {
-		w.known.refute(now, dst)
+	for dst, payload := range refuted {
+		w.known.refute(now, dst, payload+overhead(dst))
 		d.lanes[0].counts.add(pathsRefuted, 1)
 	}
 	for _, dst := range slices.Collect(maps.Keys(w.known.narrow)) {
@@ -136,14 +136,14 @@ func (d *Device) limitPaths(now time.Time, known *paths) {
 }
 
 // RefutePath implements [hca.PathRefuter].
-func (d *Device) RefutePath(to netip.Addr) {
+func (d *Device) RefutePath(to netip.Addr, payload int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.slow.refuted) < maxNarrow {
 		if d.slow.refuted == nil {
-			d.slow.refuted = map[netip.Addr]bool{}
+			d.slow.refuted = map[netip.Addr]int{}
 		}
-		d.slow.refuted[to] = true
+		d.slow.refuted[to] = max(payload, d.slow.refuted[to])
 	}
 	notify(d.newPath)
 }

@@ -206,7 +206,7 @@ func TestRefutePath(t *testing.T) {
 		if l := r.limit(testV4); l.MTU != 1400 || !l.Reported {
 			t.Errorf("limit %+v, want 1400, reported", l)
 		}
-		hca.RefutePath(r.dev, rigPeer)
+		hca.RefutePath(r.dev, rigPeer, 1448)
 		time.Sleep(pathPause)
 		synctest.Wait()
 		if l := r.limit(testV4); l.To.IsValid() {

@@ -301,7 +301,7 @@ func TestForgedReports(t *testing.T) {
 	pingAll(a, b)
 	set := a.logged("MTU set")
 	a.forgeReports(forger, b, 68)
-	eventually(t, adaptLimit, "the report is examined", func() bool { return a.logged("ignoring a report of a narrow path") > 0 })
+	eventually(t, adaptLimit, "the report is examined", func() bool { return a.logged("ignoring a router's report of a narrow path") > 0 })
 	a.forgeReports(forger, b, 60)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if i := a.iface(); i.MTU != 1444 || i.Limit.To != "" {

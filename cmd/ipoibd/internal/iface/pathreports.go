@@ -1,6 +1,8 @@
 package iface
 
 import (
+	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -27,6 +29,7 @@ type pathReports struct {
 	tries   int
 	at      time.Time     // of the next try, or when to examine again what is in force; zero: never
 	again   time.Duration // from the next failed examination to the one after
+	warned  time.Time     // when a refuted report was last logged as a warning
 }
 
 const (
@@ -36,8 +39,10 @@ const (
 	tryEvery = 200 * time.Millisecond
 	// examineAfter and examineLast bound how long a forged report lasts that was believed, because the echo requests
 	// were lost or there was no peer to ask.
-	examineAfter = 10 * time.Second
+	examineAfter = time.Second
 	examineLast  = 10 * time.Minute
+	// warnEvery bounds the warnings about refuted reports.
+	warnEvery = 10 * time.Minute
 )
 
 // believed returns a plan as far as it is believed.
@@ -57,9 +62,9 @@ func (p *pathReports) judge(now time.Time, path hca.PathLimit, id uint64, askabl
 	case narrower && p.claim.To == path.To && path.Carries >= p.claim.Carries:
 		p.claim = path
 	case narrower && askable():
-		*p = pathReports{inForce: p.inForce, claim: path, id: id, at: now, again: examineAfter}
+		p.claim, p.id, p.tries, p.at, p.again = path, id, 0, now, examineAfter
 	default:
-		*p = pathReports{inForce: path, again: examineAfter}
+		p.inForce, p.again = path, examineAfter
 		p.rest(now)
 	}
 }
@@ -106,9 +111,19 @@ func (p *pathReports) refutes(now time.Time, r neigh.EchoReply) (to hca.PathLimi
 // fit adapts the MTU to a plan, as far as that is believed.
 func (f *Iface) fit(plan port.Plan) {
 	f.reports.judge(time.Now(), plan.Path, rand.Uint64(), func() bool {
-		return f.host.mtu.wanted(plan.ReceiveMTU())+ipoib.HeaderLen > plan.Path.Carries && len(f.nbrs.behind(plan.Path.To)) > 0
+		return f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries && len(f.nbrs.behind(plan.Path.To)) > 0
 	})
 	f.host.fitMTU(f.reports.believed(plan))
+}
+
+// trial returns the size of a packet that shows whether a claim is wrong: the MTU in use or, for the claim in
+// force, that without it.
+func (f *Iface) trial(plan port.Plan, claim hca.PathLimit) int {
+	largest := plan.ReceiveMTU()
+	if claim != f.reports.inForce {
+		largest = f.reports.believed(plan).MTU()
+	}
+	return f.host.mtu.wanted(largest)
 }
 
 // examine asks the peer behind a path that is reported as narrow, if that is due.
@@ -125,7 +140,7 @@ func (f *Iface) examine(now time.Time) {
 	if !ask {
 		return
 	}
-	r.size = f.host.mtu.wanted(a.plan.ReceiveMTU())
+	r.size = f.trial(a.plan, r.claim)
 	if r.size+ipoib.HeaderLen <= r.claim.Carries { // the operator has lowered the MTU since
 		r.rest(now)
 		return
@@ -139,8 +154,15 @@ func (f *Iface) examine(now time.Time) {
 // answered has the device ignore a report that an answer refutes.
 func (f *Iface) answered(reply neigh.EchoReply) {
 	path, refuted := f.reports.refutes(time.Now(), reply)
-	if a := f.rec.att; refuted && a != nil {
-		f.log.Debug("ignoring a report of a narrow path: a longer packet has passed", "peer", path.To, "path_mtu", path.MTU, "size", reply.Size)
-		hca.RefutePath(a.session, path.To)
+	a := f.rec.att
+	if !refuted || a == nil {
+		return
 	}
+	level := slog.LevelDebug
+	if now := time.Now(); f.reports.warned.IsZero() || now.Sub(f.reports.warned) >= warnEvery {
+		level, f.reports.warned = slog.LevelWarn, now
+	}
+	f.log.Log(context.Background(), level, "ignoring a router's report of a narrow path, which may be forged: a longer packet has passed",
+		"peer", path.To, "path_mtu", path.MTU, "size", reply.Size)
+	hca.RefutePath(a.session, path.To, reply.Size+ipoib.HeaderLen)
 }

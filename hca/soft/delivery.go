@@ -180,10 +180,16 @@ func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	if unhurried {
 		wanted = x.lane.turn.wanted
 	}
-	select {
-	case <-q.refilled:
-	case <-wanted:
-	case <-x.patience.C:
+	for turn := &x.lane.turn; ; {
+		select {
+		case <-q.refilled:
+		case <-wanted:
+			if turn.waiting.Load() == 0 && !turn.ended.Load() {
+				continue // the token is of an owner that was served before the stand-in saw it
+			}
+		case <-x.patience.C:
+		}
+		break
 	}
 	x.patience.Stop()
 	x.hold(q)

@@ -140,6 +140,25 @@ func TestStandInReceivesForABusyOwner(t *testing.T) {
 	})
 }
 
+// An owner may ask the stand-in for the turn, and get its message before the stand-in sees that. The next
+// message without a receive is waited for nevertheless.
+func TestStandInWaitsAfterAnOwnerWasServed(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.postRecv(1)
+		time.Sleep(standInAfter)
+		synctest.Wait()
+		notify(r.dev.lanes[0].turn.wanted) // what such an owner leaves behind
+		r.port.Inject(r.message(nil))
+		r.port.Inject(r.message(nil))
+		time.Sleep(soleLimit - time.Nanosecond)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"rx_delivered": 1, "rx_drop_no_recv": 0})
+		r.postRecv(1)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"rx_delivered": 2, "rx_drop_no_recv": 0})
+	})
+}
+
 // An owner that never waits, but polls and posts every 2 s, loses neither unicast nor multicast
 // messages.
 func TestStandInLosesNothingOfALateOwner(t *testing.T) {

@@ -37,9 +37,10 @@ type conn struct {
 	received *os.File // not taken yet; nil: none
 }
 
-// Read implements [net.Conn]. Of several descriptors it keeps the last.
+// Read implements [net.Conn]. A message has room for one descriptor, so the kernel does not pass on any
+// others. Of several messages it keeps the descriptor of the last.
 func (c *conn) Read(b []byte) (int, error) {
-	var rights [32]byte // more than one descriptor: the kernel closes those that do not fit
+	var rights [unix.SizeofCmsghdr + 4]byte // without the padding of CMSG_SPACE, in which a second one would fit
 	n, size, _, _, err := c.ReadMsgUnix(b, rights[:])
 	switch {
 	case errors.Is(err, io.EOF):

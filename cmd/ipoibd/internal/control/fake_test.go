@@ -27,13 +27,13 @@ type fake struct {
 	names  Names
 	log    *journal.Journal
 	reload report.Reload
-	err    error                           // answer to every order
 	work   func(ctx context.Context) error // carries out an order, unless it is nil
 
 	block    int          // bytes of a write of a capture
 	captures atomic.Int32 // running
 
 	mu        sync.Mutex
+	err       error // answer to every order
 	orders    []string
 	namespace os.FileInfo // of the last interface to add; nil: none was passed
 }
@@ -110,11 +110,20 @@ func (f *fake) HandOver(accept func() (*net.UnixConn, error)) error {
 func (f *fake) take(ctx context.Context, name string, q any) error {
 	f.mu.Lock()
 	f.orders = append(f.orders, fmt.Sprintf("%s %+v", name, q))
+	err := f.err
 	f.mu.Unlock()
 	if f.work != nil {
 		return f.work(ctx)
 	}
-	return f.err
+	return err
+}
+
+// passed returns the namespace of the last interface to add. The race detector does not see that recvmsg
+// follows sendmsg, so the mutex is needed although the answer has arrived.
+func (f *fake) passed() os.FileInfo {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.namespace
 }
 
 // taken returns the orders so far and forgets them.

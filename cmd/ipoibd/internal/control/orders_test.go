@@ -94,7 +94,9 @@ func TestChangesReachTheDaemon(t *testing.T) {
 	if got := f.taken(); got != nil {
 		t.Errorf("daemon was ordered %q", got)
 	}
+	f.mu.Lock()
 	f.err = fmt.Errorf("%w: line 3", ErrMistake)
+	f.mu.Unlock()
 	if err := Post(t.Context(), path, &ReloadRequest{}); !errors.Is(err, ErrMistake) || err.Error() != "mistake: line 3" {
 		t.Errorf("error %v", err)
 	}

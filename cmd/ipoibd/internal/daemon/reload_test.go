@@ -833,10 +833,48 @@ func TestHangup(t *testing.T) {
 	r.stop()
 }
 
-// An interface that failed after a plan to remove it was made, such as by the end of its container, is
-// closed already, so nothing of it is left to delete.
-func TestFailedInterfaceIsRemoved(t *testing.T) {
-	if err := new(daemon).delete(&member{failure: iface.ErrDeleted}); err != nil {
-		t.Error(err)
+// An interface may fail after a plan to remove it was made, such as by the end of its container. It is closed
+// already, or soon, so nothing of it is left to delete, and it is removed all the same.
+func TestInterfaceFailsWhileItIsRemoved(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	for _, failed := range []bool{false, true} {
+		cfg, opts := configure(t, "ib0"), options()
+		state := func() (string, error) {
+			s, err := control.GetStatus(t.Context(), cfg.Control)
+			if err != nil {
+				return "", err
+			}
+			if i := slices.IndexFunc(s.Interfaces, func(f report.Interface) bool { return f.Name == "pod1" }); i >= 0 {
+				return s.Interfaces[i].State, nil
+			}
+			return "removed", nil
+		}
+		opts.Admit = func(next *config.Config) error { // it is called once the plan is made
+			if slices.ContainsFunc(next.Interfaces, func(f config.Interface) bool { return f.Name == "pod1" }) || !exists("pod1") {
+				return nil
+			}
+			pod, err := netlink.LinkByName("pod1")
+			if err == nil {
+				err = netlink.LinkDel(pod)
+			}
+			for now := ""; err == nil && failed && now != "failed"; time.Sleep(time.Millisecond) {
+				now, err = state()
+			}
+			return err
+		}
+		r := start(t, cfg, opts)
+		must(t, control.Post(t.Context(), cfg.Control, &control.AddRequest{RawMessage: json.RawMessage(`{"name": "pod1", "up": true}`)}))
+		r.eventually("pod1 is up", func() bool { now, err := state(); return err == nil && now == "up" })
+		q := control.RemoveRequest{Interface: "pod1"}
+		if err := control.Post(t.Context(), cfg.Control, &q); err != nil || changesOf(q.Reload) != "pod1 removed" {
+			t.Errorf("it has failed: %t: %q, %v", failed, changesOf(q.Reload), err)
+		}
+		if now, err := state(); err != nil || now != "removed" {
+			t.Errorf("it has failed: %t: it is %s, %v", failed, now, err)
+		}
+		r.stop()
 	}
 }

@@ -31,6 +31,9 @@ type fabric struct {
 	lastErr error // the last failure, even if it is over
 }
 
+// errSessionEnded means that the device has gone since its view was read.
+var errSessionEnded = fmt.Errorf("the session of the device has ended: %w", hca.ErrClosed)
+
 // held returns the attachment in use or being opened, or nil.
 func (f *fabric) held() *attachment { return cmp.Or(f.att, f.coming) }
 
@@ -118,7 +121,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 		return err
 	}
 	if !to.session.Acquire(r.f.cfg.Name) {
-		return hca.ErrClosed
+		return errSessionEnded
 	}
 	r.f.fit(to.plan)
 	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records, onTAP: &r.onTAP}

@@ -344,6 +344,15 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
+	f.continues(s)
+	if cfg.EBPF {
+		f.attachPrograms(tap, env)
+	}
+	return f, nil
+}
+
+// continues takes over the state of another process, and shows it at once: Run may begin much later.
+func (f *Iface) continues(s State) {
 	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
 	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
 	f.host.mtu = s.MTU
@@ -354,8 +363,5 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 	if s.QPN == 0 {
 		f.rec.beginStale(time.Now()) // there may be frames that the other process has not dropped yet
 	}
-	if cfg.EBPF {
-		f.attachPrograms(tap, env)
-	}
-	return f, nil
+	f.show(time.Now())
 }

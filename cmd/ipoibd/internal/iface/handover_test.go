@@ -128,6 +128,14 @@ func TestR26WaitingInterfaceIsParked(t *testing.T) {
 		if err != nil || s.QPN != 0 || s.Ladder.State != qprecovery.Detached || !s.Ladder.NoCarrier || s.Ladder.Record == nil || len(s.Before.Recovery.History) != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
+		next := newIface(t, bareHost(t, a.fabric, 3).tap, a.dev, testConfig())
+		next.continues(s)
+		if r := next.Status().Recovery; r.State != "detached" || len(r.History) != 1 || !r.Since.Equal(s.Ladder.Record.Start) {
+			t.Errorf("before it runs, the interface that continues shows %+v", r)
+		}
+		if err := next.Close(); err != nil {
+			t.Error(err)
+		}
 		p.Resume()
 		if err := a.dev.Resume(t.Context()); err != nil {
 			t.Fatal(err)

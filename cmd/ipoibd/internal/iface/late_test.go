@@ -116,19 +116,21 @@ func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 	}
 }
 
-// The device is lost again just before it is used: ib0 has no carrier.
+// The device is lost again just before it is used: the interface waits for it as before, and ib0 has no carrier.
 func TestR09NoCarrierWithoutADevice(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.unplug()
 		synctest.Wait()
 		a.onRun(func(f *Iface) {
 			r := &f.rec
-			r.heal(qprecovery.DeviceUp{}) // its action finds no device and has the recovery stopped
-			if r.ladder.State() != qprecovery.Idle || len(r.later) > 0 || r.held() != nil {
+			r.heal(qprecovery.DeviceUp{}) // its action finds no device
+			r.follow()
+			if r.ladder.State() != qprecovery.Detached || len(r.later) > 0 || r.held() != nil {
 				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.held())
 			}
 		})
-		if s := a.status(); s.State != report.InterfaceWaiting || s.Recovery.State != "idle" || s.Carrier {
+		time.Sleep(10 * time.Second)
+		if s := a.status(); s.State != report.InterfaceWaiting || s.Recovery.State != "detached" || s.Carrier {
 			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)
 		}
 		a.plug()

@@ -224,7 +224,13 @@ func (r *recovery) run(run qprecovery.Run) {
 		if err == nil {
 			err = r.come(to, run.Gen, run.Op)
 		}
-		if err != nil { // recovery does not wait for a port that cannot be used
+		switch {
+		case err == nil:
+		case errors.Is(err, errSessionEnded), to.session == nil && r.f.host.now.Up: // follow reports that next
+			r.later = append(r.later, func() {
+				r.heal(qprecovery.Done{Op: run.Op, Class: qprecovery.OfVerbError(qprecovery.VerbCreateQP, errSessionEnded)})
+			})
+		default: // recovery does not wait for a port that cannot be used
 			r.later = append(r.later, func() { r.stop(err.Error()) })
 		}
 	case qprecovery.RungResumeQP:

@@ -118,7 +118,7 @@ func TestStatusShowsTheFactsThatMatter(t *testing.T) {
 func TestStatusVerboseShowsTheRest(t *testing.T) {
 	contains(t, printed(t, sample(), true),
 		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01; host behind it 02:00:00:00:00:02\n",
-		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12:0000:", "by 239.0.0.1\n",
+		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12::", "by 239.0.0.1\n",
 		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2, fe80::2\n", "AH none\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
 		"software HCA node GUID 0000:0000:0000:0000\n", "hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0\n",
 		"port 1 ACTIVE, MTU 2048", "port 2 DOWN,", "GID 1 fe80:", "up to 1448 bytes; the path to fd00::1 carries 1328\n",

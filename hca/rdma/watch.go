@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/nlgroup"
+	"ipoibd/link/kernel"
 )
 
 // Multicast groups of netlink.
@@ -44,18 +44,18 @@ type watcher struct {
 
 // source is a socket, and what counts of its messages.
 type source struct {
-	*nlgroup.Socket
+	*kernel.Notifications
 	counts func(msg []byte) bool
 }
 
 func newWatcher(subsystems []string) (*watcher, error) {
 	w := &watcher{subsystems: subsystems, changed: make(chan struct{}, 1)}
-	uevents, err := nlgroup.Listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	uevents, err := kernel.Subscribe(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
 	if err != nil {
 		return nil, err
 	}
 	w.sources = append(w.sources, source{uevents, w.countsUevent})
-	notify, err := nlgroup.Listen(unix.NETLINK_RDMA, groupNotify)
+	notify, err := kernel.Subscribe(unix.NETLINK_RDMA, groupNotify)
 	switch {
 	case err == nil:
 		w.sources = append(w.sources, source{notify, func([]byte) bool { return true }})

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/nlgroup"
+	"ipoibd/link/kernel"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -145,7 +145,7 @@ func TestHintsAreCoalesced(t *testing.T) {
 		select {
 		case <-w.changed:
 			hints++
-			if at := added.Load(); hints == 1 && at != nil && time.Since(*at) > 10*nlgroup.ReadingPause {
+			if at := added.Load(); hints == 1 && at != nil && time.Since(*at) > 10*kernel.ReadingPause {
 				t.Errorf("the first hint came %v after the first event", time.Since(*at))
 			}
 		case <-stop:
@@ -154,7 +154,7 @@ func TestHintsAreCoalesced(t *testing.T) {
 	}
 	flapping.Wait()
 	took := time.Since(start)
-	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
+	most := int(took/kernel.ReadingPause) + kernel.ReadingBurst + 2
 	t.Logf("%d links came and went, %d hints in %v", links, hints, took.Round(time.Millisecond))
 	if hints < 1 || hints > most {
 		t.Errorf("%d hints for %d links in %v, want 1 to %d", hints, links, took, most)
@@ -198,7 +198,7 @@ func TestForgedFloodHidesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
+	most := int(took/kernel.ReadingPause) + kernel.ReadingBurst + 2
 	t.Logf("%d forged events in %v: %d hints", sent, took.Round(time.Millisecond), hints)
 	if hints > most || sent < 1000 {
 		t.Errorf("%d hints for %d forged events in %v, want at most %d", hints, sent, took, most)
@@ -255,7 +255,7 @@ func control(t *testing.T, f syscall.Conn, do func(fd int)) {
 func TestWatchEndsWithAnySource(t *testing.T) {
 	w, err := newWatcher(subsystems)
 	must(t, err)
-	second, err := nlgroup.Listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	second, err := kernel.Subscribe(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
 	must(t, err)
 	w.sources = append(w.sources, source{second, w.countsUevent})
 	run(t, w)

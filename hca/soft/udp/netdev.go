@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 )
 
 // DefaultNetdev chooses the netdev if the configuration names none: that of the default
@@ -138,7 +138,7 @@ func FindNetdev(name string) (Netdev, error) {
 // the calling thread's network namespace may have appeared, disappeared or changed since the
 // last receive. It is closed when ctx ends.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
-	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	events, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 )
 
 // watcher monitors one netdev. Its goroutine ends with Close.
@@ -23,7 +23,7 @@ type watcher struct {
 	index  int
 	ns     *namespace // in which the netdev was found
 	list   lister     // used only by the goroutine, once it runs
-	events *nlgroup.Socket
+	events *kernel.Notifications
 	ended  chan struct{}   // closed when the goroutine has ended
 	closed chan struct{}   // closed by Close
 	here   atomic.Bool     // the netdev is present, for Send
@@ -54,7 +54,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	events, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		ns.file.Close()
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
@@ -83,7 +83,7 @@ func linkError(err error) error {
 	return fmt.Errorf("find the netdev: %w", err)
 }
 
-// run reads notifications until Close, at the rate of nlgroup. A lost notification causes a
+// run reads notifications until Close, at the rate of kernel. A lost notification causes a
 // list as well. A list that failed is repeated after the pause.
 func (w *watcher) run() {
 	defer close(w.ended)
@@ -108,7 +108,7 @@ func (w *watcher) run() {
 
 // concerns reports whether a notification is about the netdev.
 func (w *watcher) concerns(msg []byte) bool {
-	i := nlgroup.ParseInterface(msg)
+	i := kernel.ParseInterface(msg)
 	switch i.Kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return i.Index == w.index

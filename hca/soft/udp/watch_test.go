@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -50,7 +50,7 @@ func TestMessagesOfOtherProcessesAreIgnored(t *testing.T) {
 	}
 	ns, w := watched(t)
 	ns.Do(func() {
-		e, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+		e, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 		}
 	})
 	defer w.Close()
-	time.Sleep(4 * nlgroup.ReadingPause) // lets the changes pass that come with opening
+	time.Sleep(4 * kernel.ReadingPause) // lets the changes pass that come with opening
 	readings.Store(0)
 	start := time.Now()
 	last := 0
@@ -169,8 +169,8 @@ func TestReadingsAreCoalesced(t *testing.T) {
 				awaitMTU(t, w, last)
 				took := time.Since(changed)
 				t.Logf("the first change was published after %v", took)
-				if took > 10*nlgroup.ReadingPause {
-					t.Errorf("the first change was published after %v, want %v at most", took, 10*nlgroup.ReadingPause)
+				if took > 10*kernel.ReadingPause {
+					t.Errorf("the first change was published after %v, want %v at most", took, 10*kernel.ReadingPause)
 				}
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -178,7 +178,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 	})
 	awaitMTU(t, w, last)
 	n := readings.Load()
-	limit := uint64(time.Since(start)/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
+	limit := uint64(time.Since(start)/kernel.ReadingPause) + kernel.ReadingBurst + 2
 	t.Logf("%d readings in %v", n, time.Since(start).Round(time.Millisecond))
 	if n > limit {
 		t.Errorf("%d readings in %v, want at most %d", n, time.Since(start), limit)
@@ -232,7 +232,7 @@ func routePorts(t *testing.T) (ports []uint32) {
 
 func awaitMTU(t *testing.T, w *watcher, mtu int) {
 	t.Helper()
-	for end := time.Now().Add(200 * nlgroup.ReadingPause); w.State().MTU != mtu; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(200 * kernel.ReadingPause); w.State().MTU != mtu; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the watcher has MTU %d, want %d", w.State().MTU, mtu)
 		}
@@ -261,7 +261,7 @@ func TestFailedListIsTakenAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		time.Sleep(4 * nlgroup.ReadingPause) // lets the changes pass that come with opening
+		time.Sleep(4 * kernel.ReadingPause) // lets the changes pass that come with opening
 		failures.Store(2*listTries + 1)
 		if err := netlink.LinkSetMTU(link, 1400); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package nlgroup
+package kernel
 
 import (
 	"encoding/binary"
@@ -39,7 +39,7 @@ func TestDrain(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	s, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	s, err := Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,12 +98,12 @@ func TestDrain(t *testing.T) {
 }
 
 // A kernel without a group reports EINVAL. Close ends a Drain.
-func TestListenAndClose(t *testing.T) {
-	if s, err := Listen(unix.NETLINK_ROUTE, 1000); err == nil {
+func TestSubscribeAndClose(t *testing.T) {
+	if s, err := Subscribe(unix.NETLINK_ROUTE, 1000); err == nil {
 		_ = s.Close()
 		t.Error("joining group 1000 succeeded, want an error")
 	}
-	s, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	s, err := Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		t.Fatal(err)
 	}

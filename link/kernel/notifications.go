@@ -1,11 +1,4 @@
-// Package nlgroup receives the notifications that the kernel sends to multicast groups of
-// netlink (netlink(7)). To its users they are only hints that something has changed: the
-// user then reads the state itself. So a hint may be superfluous, and it does not matter
-// which message caused it.
-//
-// Any process with CAP_NET_ADMIN can send to such a group. Messages of processes are
-// dropped, and the rate of readings is limited, so that a flood of them costs little.
-package nlgroup
+package kernel
 
 import (
 	"context"
@@ -37,9 +30,15 @@ const drainMost = 512
 // another group the beginning suffices.
 const maxMessage = 8192
 
-// Socket is a member of groups of one netlink protocol. One goroutine calls Drain and Pause;
-// any may call Close.
-type Socket struct {
+// Notifications are the messages that the kernel sends to multicast groups of one netlink protocol
+// (netlink(7)). To their users they are only hints that something has changed: the user then reads
+// the state itself. So a hint may be superfluous, and it does not matter which message caused it.
+//
+// Any process with CAP_NET_ADMIN can send to such a group. Messages of processes are dropped, and
+// the rate of readings is limited, so that a flood of them costs little.
+//
+// One goroutine calls Drain and Pause; any may call Close.
+type Notifications struct {
 	file     *os.File
 	conn     syscall.RawConn
 	readings *rate.Limiter
@@ -47,16 +46,16 @@ type Socket struct {
 	oob      []byte // of its sender's credentials
 }
 
-// Listen joins groups of a netlink protocol in the network namespace of the calling thread.
+// Subscribe joins groups of a netlink protocol in the network namespace of the calling thread.
 // The socket is connected to the kernel, so the kernel refuses messages that processes send
 // to its port; Drain drops those that they send to a group. Errors: EPROTONOSUPPORT if the
 // kernel does not have the protocol, EINVAL if the protocol does not have a group.
-func Listen(protocol int, groups ...int) (*Socket, error) {
+func Subscribe(protocol int, groups ...int) (*Notifications, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	s := &Socket{
+	s := &Notifications{
 		file: os.NewFile(uintptr(fd), "netlink"), readings: rate.NewLimiter(rate.Every(ReadingPause), ReadingBurst),
 		buf: make([]byte, maxMessage), oob: make([]byte, unix.CmsgSpace(unix.SizeofUcred)),
 	}
@@ -81,15 +80,15 @@ func Listen(protocol int, groups ...int) (*Socket, error) {
 }
 
 // SyscallConn implements [syscall.Conn], for socket options.
-func (s *Socket) SyscallConn() (syscall.RawConn, error) { return s.conn, nil }
+func (s *Notifications) SyscallConn() (syscall.RawConn, error) { return s.conn, nil }
 
 // Close ends a Drain. It may be called again, with an error.
-func (s *Socket) Close() error { return s.file.Close() }
+func (s *Notifications) Close() error { return s.file.Close() }
 
 // Drain waits for a message, reads all that are queued, and reports whether one of them is
 // from the kernel and counts, or some were lost. counts gets at most the first 8192 bytes of
 // a message and must not keep them. Drain fails once the socket is closed.
-func (s *Socket) Drain(counts func(msg []byte) bool) (news bool, err error) {
+func (s *Notifications) Drain(counts func(msg []byte) bool) (news bool, err error) {
 	err = s.conn.Read(func(fd uintptr) bool {
 		for n := range drainMost {
 			size, oobn, _, from, err := unix.Recvmsg(int(fd), s.buf, s.oob, 0)
@@ -108,11 +107,11 @@ func (s *Socket) Drain(counts func(msg []byte) bool) (news bool, err error) {
 }
 
 // Pause returns how long to wait before the next Drain; meanwhile the kernel queues messages.
-func (s *Socket) Pause() time.Duration { return s.readings.Reserve().Delay() }
+func (s *Notifications) Pause() time.Duration { return s.readings.Reserve().Delay() }
 
 // Follow calls changed after each Drain that reports news, until the socket is closed. It
 // closes the socket when ctx ends.
-func (s *Socket) Follow(ctx context.Context, counts func(msg []byte) bool, changed func()) {
+func (s *Notifications) Follow(ctx context.Context, counts func(msg []byte) bool, changed func()) {
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	for {
 		news, err := s.Drain(counts)

@@ -8,6 +8,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // ErrNoNamespace reports a path that does not lead to a network namespace, or no longer does.
@@ -121,8 +123,21 @@ func (t *TAP) lender() (ns *os.File, err error) {
 	return ns, err
 }
 
+// subscribe returns the notifications of the calling thread's namespace, including the removal of namespace
+// IDs, and if permitted those of every namespace that has an ID in this one.
+func subscribe() (*kernel.Notifications, error) {
+	n, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.EveryNamespace(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
 // subscribeHome subscribes in the namespace in which the TAP was opened.
-func (t *TAP) subscribeHome() (e *events, err error) {
+func (t *TAP) subscribeHome() (n *kernel.Notifications, err error) {
 	if t.netns == "" {
 		return subscribe()
 	}
@@ -131,10 +146,10 @@ func (t *TAP) subscribeHome() (e *events, err error) {
 		return nil, err
 	}
 	defer ns.Close()
-	if entered := inside(ns, func() { e, err = subscribe() }); entered != nil {
+	if entered := inside(ns, func() { n, err = subscribe() }); entered != nil {
 		return nil, entered
 	}
-	return e, err
+	return n, err
 }
 
 // withdrawn reports whether the interface was lent to a namespace whose path is gone, or leads

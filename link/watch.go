@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 const (
@@ -49,7 +51,7 @@ func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
 // watcher is one Watch; its goroutine owns it.
 type watcher struct {
 	state  func() (State, error)
-	events *events
+	events *kernel.Notifications
 	out    chan State
 	last   State // the state published last; valid if begun
 	begun  bool
@@ -62,7 +64,7 @@ type watcher struct {
 // messages are queued, or lost, which also causes a reading.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.out)
-	context.AfterFunc(ctx, w.events.close)
+	context.AfterFunc(ctx, func() { _ = w.events.Close() })
 	for changed := true; ctx.Err() == nil; {
 		start := time.Now()
 		if changed {
@@ -73,7 +75,7 @@ func (w *watcher) run(ctx context.Context) {
 			}
 		}
 		sleep(ctx, untilNext(time.Since(start)))
-		changed, _ = w.events.drain(w.concerns) // an error means that ctx has ended
+		changed, _ = w.events.Drain(w.concerns) // an error means that ctx has ended
 	}
 }
 
@@ -91,15 +93,16 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // concerns reports whether a message may concern the interface, its master, or the removal
 // of their namespace. The same index in another namespace causes an unnecessary reading.
-func (w *watcher) concerns(ev event) bool {
-	if ev.kind == unix.RTM_NEWLINK && ev.index != 0 && ev.index == w.last.Index {
-		if w.up && ev.down {
+func (w *watcher) concerns(msg []byte) bool {
+	i := kernel.ParseInterface(msg)
+	if i.Kind == unix.RTM_NEWLINK && i.Index != 0 && i.Index == w.last.Index {
+		if w.up && i.Down {
 			w.downs++
 		}
-		w.up = !ev.down
+		w.up = !i.Down
 	}
-	return ev.kind == unix.RTM_DELNSID ||
-		ev.index != 0 && (ev.index == w.last.Index || ev.index == w.last.Master)
+	return i.Kind == unix.RTM_DELNSID ||
+		i.Index != 0 && (i.Index == w.last.Index || i.Index == w.last.Master)
 }
 
 // read reads the state, until it succeeds or ctx ends.

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/link/kernel"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -39,11 +40,11 @@ func TestWatchSurvivesAnOverrun(t *testing.T) {
 	for mtu := 1300; mtu < 1350; mtu++ {
 		setMTU(mtu)
 	}
-	never := func(event) bool { return false }
-	if lost, err := witness.drain(never); !lost || err != nil {
+	never := func([]byte) bool { return false }
+	if lost, err := witness.Drain(never); !lost || err != nil {
 		t.Fatalf("no overrun: %v", err)
 	}
-	witness.close()
+	witness.Close()
 	w := &watcher{state: tap.State, events: watched, out: make(chan State, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -87,6 +88,7 @@ func TestOnlyTheKernelIsHeard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const groups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_NSID-1)
 	for range 100 {
 		for what, port := range map[string]uint32{"events": portOf(t, w.events), "requests": requests} {
 			to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}
@@ -94,7 +96,7 @@ func TestOnlyTheKernelIsHeard(t *testing.T) {
 				t.Fatalf("a message to the port of %s: %v, want ECONNREFUSED", what, err)
 			}
 		}
-		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: eventGroups}); err != nil {
+		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
 			t.Fatalf("a message to the groups: %v", err)
 		}
 		time.Sleep(time.Millisecond)
@@ -185,9 +187,13 @@ func countingWatch(t *testing.T, tap *TAP) (*watcher, *atomic.Int64) {
 }
 
 // portOf returns the port ID of a socket.
-func portOf(t *testing.T, e *events) (id uint32) {
+func portOf(t *testing.T, e *kernel.Notifications) (id uint32) {
 	t.Helper()
-	err := e.conn.Control(func(fd uintptr) {
+	conn, err := e.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = conn.Control(func(fd uintptr) {
 		if addr, err := unix.Getsockname(int(fd)); err == nil {
 			id = addr.(*unix.SockaddrNetlink).Pid
 		}
@@ -199,45 +205,22 @@ func portOf(t *testing.T, e *events) (id uint32) {
 }
 
 // smallSocket subscribes with the smallest buffer that the kernel allows.
-func smallSocket(t *testing.T) *events {
+func smallSocket(t *testing.T) *kernel.Notifications {
 	t.Helper()
 	e, err := subscribe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.conn.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
-	}); err != nil {
-		t.Fatal(err)
+	conn, err := e.SyscallConn()
+	if err == nil {
+		err = errors.Join(err, conn.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+		}))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
-}
-
-func TestParseEvent(t *testing.T) {
-	header := []byte{32, 0, 0, 0, unix.RTM_NEWLINK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	for _, c := range []struct {
-		what string
-		body []byte
-		want int
-		down bool
-	}{
-		{"ifinfomsg, down", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x42, 0, 1, 0, 0, 0, 0, 0}, 263, true},
-		{"ifinfomsg, up", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0}, 263, false},
-		{"ifaddrmsg", []byte{2, 24, 0x80, 0, 7, 1, 0, 0}, 263, false},
-		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0, false},
-		{"nothing", nil, 0, false},
-	} {
-		want := event{kind: unix.RTM_NEWLINK, index: c.want, down: c.down}
-		if got := parseEvent(append(header[:len(header):len(header)], c.body...)); got != want {
-			t.Errorf("%s: %+v, want %+v", c.what, got, want)
-		}
-	}
-	if got := parseEvent(header[:unix.SizeofNlMsghdr-1]); got != (event{}) {
-		t.Errorf("a cut header: %+v", got)
-	}
 }
 
 func TestRefusedIsCountedByReason(t *testing.T) {

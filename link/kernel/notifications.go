@@ -43,7 +43,7 @@ type Notifications struct {
 	conn     syscall.RawConn
 	readings *rate.Limiter
 	buf      []byte // of a message
-	oob      []byte // of its sender's credentials
+	oob      []byte // the ID of its namespace, and its sender's credentials
 }
 
 // Subscribe joins groups of a netlink protocol in the network namespace of the calling thread.
@@ -57,7 +57,7 @@ func Subscribe(protocol int, groups ...int) (*Notifications, error) {
 	}
 	s := &Notifications{
 		file: os.NewFile(uintptr(fd), "netlink"), readings: rate.NewLimiter(rate.Every(ReadingPause), ReadingBurst),
-		buf: make([]byte, maxMessage), oob: make([]byte, unix.CmsgSpace(unix.SizeofUcred)),
+		buf: make([]byte, maxMessage), oob: make([]byte, unix.CmsgSpace(4)+unix.CmsgSpace(unix.SizeofUcred)),
 	}
 	s.conn, err = s.file.SyscallConn()
 	if err == nil {
@@ -79,6 +79,18 @@ func Subscribe(protocol int, groups ...int) (*Notifications, error) {
 	return s, nil
 }
 
+// EveryNamespace adds the messages of each network namespace that has an ID in this one, if the process
+// may have them (NETLINK_LISTEN_ALL_NSID, netlink(7)).
+func (s *Notifications) EveryNamespace() (err error) {
+	cerr := s.conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+	})
+	if errors.Is(err, unix.EPERM) {
+		return cerr
+	}
+	return errors.Join(cerr, os.NewSyscallError("NETLINK_LISTEN_ALL_NSID", err))
+}
+
 // SyscallConn implements [syscall.Conn], for socket options.
 func (s *Notifications) SyscallConn() (syscall.RawConn, error) { return s.conn, nil }
 
@@ -98,7 +110,7 @@ func (s *Notifications) Drain(counts func(msg []byte) bool) (news bool, err erro
 			case err != nil: // ENOBUFS: some were lost
 				news = true
 			case fromKernel(from, s.oob[:oobn]):
-				news = news || counts(s.buf[:size])
+				news = counts(s.buf[:size]) || news
 			}
 		}
 		return true
@@ -136,28 +148,36 @@ func fromKernel(from unix.Sockaddr, oob []byte) bool {
 		return false
 	}
 	messages, err := syscall.ParseSocketControlMessage(oob)
-	if err != nil || len(messages) != 1 {
+	if err != nil {
 		return false
 	}
-	cred, err := syscall.ParseUnixCredentials(&messages[0])
-	return err == nil && cred.Pid == 0
+	for _, m := range messages {
+		if cred, err := syscall.ParseUnixCredentials(&m); err == nil {
+			return cred.Pid == 0
+		}
+	}
+	return false
 }
 
 // Interface is the part of a message of NETLINK_ROUTE about a netdev or its addresses.
 type Interface struct {
 	Kind  uint16 // RTM_...
 	Index int    // of the netdev; 0: none
+	Down  bool   // RTM_NEWLINK: the netdev is administratively down
 }
 
-// ParseInterface reads a struct nlmsghdr (linux/netlink.h) and the index of the netdev, which
-// is at offset 4 in struct ifinfomsg (linux/rtnetlink.h) and struct ifaddrmsg
-// (linux/if_addr.h).
+// ParseInterface reads a struct nlmsghdr (linux/netlink.h) and the index of the netdev, which is the
+// second 32-bit word of both struct ifinfomsg (linux/rtnetlink.h) and struct ifaddrmsg (linux/if_addr.h).
+// The third of ifinfomsg has the flags.
 func ParseInterface(msg []byte) (i Interface) {
 	if len(msg) >= unix.SizeofNlMsghdr {
 		i.Kind = binary.NativeEndian.Uint16(msg[4:])
 	}
 	if len(msg) >= unix.SizeofNlMsghdr+8 {
 		i.Index = int(int32(binary.NativeEndian.Uint32(msg[unix.SizeofNlMsghdr+4:])))
+	}
+	if i.Kind == unix.RTM_NEWLINK && len(msg) >= unix.SizeofNlMsghdr+12 {
+		i.Down = binary.NativeEndian.Uint32(msg[unix.SizeofNlMsghdr+8:])&unix.IFF_UP == 0
 	}
 	return i
 }

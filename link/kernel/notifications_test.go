@@ -80,7 +80,7 @@ func TestDrain(t *testing.T) {
 	}
 	for _, s.buf = range [][]byte{make([]byte, maxMessage), make([]byte, 24)} {
 		change()
-		if !drain() || heard[0] != (Interface{unix.RTM_NEWLINK, 1}) {
+		if !drain() || heard[0].Kind != unix.RTM_NEWLINK || heard[0].Index != 1 {
 			t.Errorf("a message of the kernel: %v, want it reported", heard)
 		}
 	}
@@ -120,5 +120,29 @@ func TestSubscribeAndClose(t *testing.T) {
 	}
 	if err := <-ended; err == nil {
 		t.Error("Drain returned nil after Close, want an error")
+	}
+}
+
+func TestParseInterface(t *testing.T) {
+	header := []byte{32, 0, 0, 0, unix.RTM_NEWLINK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	for _, c := range []struct {
+		what string
+		body []byte
+		want int
+		down bool
+	}{
+		{"ifinfomsg, down", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x42, 0, 1, 0, 0, 0, 0, 0}, 263, true},
+		{"ifinfomsg, up", []byte{0, 0, 1, 0, 7, 1, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0}, 263, false},
+		{"ifaddrmsg", []byte{2, 24, 0x80, 0, 7, 1, 0, 0}, 263, false},
+		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0, false},
+		{"nothing", nil, 0, false},
+	} {
+		want := Interface{Kind: unix.RTM_NEWLINK, Index: c.want, Down: c.down}
+		if got := ParseInterface(append(header[:len(header):len(header)], c.body...)); got != want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, want)
+		}
+	}
+	if got := ParseInterface(header[:unix.SizeofNlMsghdr-1]); got != (Interface{}) {
+		t.Errorf("a cut header: %+v", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // Handed describes a TAP that another process continues. Its descriptors are the queues, in order,
@@ -141,7 +143,7 @@ func (t *TAP) findHome() (err error) {
 	if t.home, err = ns.Stat(); err != nil {
 		return err
 	}
-	if entered := inside(ns, func() { t.nl, err = openRtnl() }); entered != nil {
+	if entered := kernel.InNamespace(ns, func() { t.nl, err = openRtnl() }); entered != nil {
 		return entered
 	}
 	return err

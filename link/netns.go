@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -80,36 +79,6 @@ func leadsElsewhere(path string, was os.FileInfo) bool {
 	return !os.SameFile(at, was)
 }
 
-// inside calls f on a thread in a network namespace. f is not called if that cannot be entered. If
-// the thread cannot return from there, it stays locked to its goroutine and ends with it.
-func inside(ns *os.File, f func()) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		here, e := os.Open("/proc/thread-self/ns/net")
-		if e == nil {
-			defer here.Close()
-			e = setns(ns)
-		}
-		if e != nil {
-			err = e
-			runtime.UnlockOSThread()
-			return
-		}
-		f()
-		if setns(here) == nil {
-			runtime.UnlockOSThread()
-		}
-	}()
-	<-done
-	return err
-}
-
-func setns(ns *os.File) error {
-	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
-}
-
 // lender opens the namespace in which the file of the queue was opened, whatever the path leads to by
 // now. The caller closes it.
 func (t *TAP) lender() (ns *os.File, err error) {
@@ -146,7 +115,7 @@ func (t *TAP) subscribeHome() (n *kernel.Notifications, err error) {
 		return nil, err
 	}
 	defer ns.Close()
-	if entered := inside(ns, func() { n, err = subscribe() }); entered != nil {
+	if entered := kernel.InNamespace(ns, func() { n, err = subscribe() }); entered != nil {
 		return nil, entered
 	}
 	return n, err

@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // claimTimeout bounds how long Open and Delete try to get an interface that another
@@ -89,7 +91,7 @@ func (c *claim) runThere() (t *TAP, err error) {
 	if err != nil {
 		return nil, err
 	}
-	entered := inside(ns, func() { t, err = c.run() })
+	entered := kernel.InNamespace(ns, func() { t, err = c.run() })
 	if entered != nil {
 		return nil, fmt.Errorf("enter the network namespace %s, which requires CAP_SYS_ADMIN: %w", c.spec.Netns, classify(entered))
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // visitTries bounds how often the search for an interface is repeated because the interface
@@ -158,7 +160,7 @@ func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, fmt.Errorf("give the network namespace an ID: %w", err)
 	}
-	if entered := inside(ns, func() { r, err = openRtnl() }); entered != nil || err != nil {
+	if entered := kernel.InNamespace(ns, func() { r, err = openRtnl() }); entered != nil || err != nil {
 		return nil, nil, fmt.Errorf("enter the network namespace: %w", errors.Join(entered, err))
 	}
 	return r, r.close, nil

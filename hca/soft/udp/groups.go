@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 )
 
 // memberships are the groups that this process has joined on the netdev.
 type memberships struct {
 	index int
-	ns    *namespace
+	ns    *os.File // the network namespace in which the sockets are made, whatever the thread
 
 	mu      sync.Mutex
 	closed  bool
@@ -26,7 +27,7 @@ type memberships struct {
 }
 
 func newMemberships(index int) (*memberships, error) {
-	ns, err := currentNamespace()
+	ns, err := kernel.Namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +105,8 @@ func (m *memberships) add(group netip.Addr) (fd int, err error) {
 			return fd, err
 		}
 	}
-	err = m.ns.do(func() (err error) {
-		fd, _, err = dualSocket()
-		return err
-	})
-	if err != nil {
+	entered := kernel.InNamespace(m.ns, func() { fd, _, err = dualSocket() })
+	if err = errors.Join(entered, err); err != nil {
 		return -1, err
 	}
 	if err := m.tryAdd(fd, group); err != nil {
@@ -167,7 +165,7 @@ func (m *memberships) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	errs := []error{m.ns.file.Close()}
+	errs := []error{m.ns.Close()}
 	for _, fd := range m.sockets {
 		errs = append(errs, unix.Close(fd))
 	}

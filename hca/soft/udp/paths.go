@@ -13,6 +13,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 )
 
 var _ transport.Paths = (*Transport)(nil)
@@ -116,13 +117,12 @@ func (t *Transport) PathMTU(dst netip.Addr) (int, error) {
 // the route of a socket, has no exceptions.
 func (t *Transport) RouteMTU(dst netip.Addr) (mtu int, err error) {
 	var routes []netlink.Route
-	err = t.watch.ns.do(func() (err error) {
+	entered := kernel.InNamespace(t.watch.ns, func() {
 		routes, err = netlink.RouteGetWithOptions(dst.AsSlice(), &netlink.RouteGetOptions{
 			OifIndex: t.watch.index, FIBMatch: true,
 		})
-		return err
 	})
-	if err == nil && len(routes) == 0 {
+	if err = errors.Join(entered, err); err == nil && len(routes) == 0 {
 		err = unix.ENETUNREACH
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -21,8 +22,8 @@ import (
 // watcher monitors one netdev. Its goroutine ends with Close.
 type watcher struct {
 	index  int
-	ns     *namespace // in which the netdev was found
-	list   lister     // used only by the goroutine, once it runs
+	ns     *os.File // the network namespace in which the netdev was found
+	list   lister   // used only by the goroutine, once it runs
 	events *kernel.Notifications
 	ended  chan struct{}   // closed when the goroutine has ended
 	closed chan struct{}   // closed by Close
@@ -50,13 +51,13 @@ func newWatcher(netdev string) (*watcher, error) {
 
 // startWatcher subscribes before it lists, so that it misses no change.
 func startWatcher(index int, list lister) (*watcher, error) {
-	ns, err := currentNamespace()
+	ns, err := kernel.Namespace()
 	if err != nil {
 		return nil, err
 	}
 	events, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
-		ns.file.Close()
+		ns.Close()
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
 	w := &watcher{
@@ -65,7 +66,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	}
 	if err := w.relist(); err != nil || !w.here.Load() {
 		events.Close()
-		ns.file.Close()
+		ns.Close()
 		return nil, cmp.Or(err, hca.ErrNoDevice)
 	}
 	go w.run()
@@ -124,10 +125,8 @@ func (w *watcher) relist() error {
 	var s transport.State
 	var err error
 	for range listTries {
-		err = w.ns.do(func() (err error) {
-			s, err = w.list(w.index)
-			return err
-		})
+		entered := kernel.InNamespace(w.ns, func() { s, err = w.list(w.index) })
+		err = errors.Join(entered, err)
 		if errors.Is(err, hca.ErrNoDevice) {
 			s, err = gone(w.last), nil
 		}
@@ -186,5 +185,5 @@ func (w *watcher) Close() {
 	close(w.closed)
 	w.events.Close()
 	<-w.ended
-	w.ns.file.Close()
+	w.ns.Close()
 }

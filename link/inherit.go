@@ -44,9 +44,9 @@ func (t *TAP) HandOver() (h Handed, fds []int, err error) {
 		files = append(files, t.note)
 	}
 	for _, f := range files {
-		fd, err := duplicate(f)
+		fd, err := kernel.Duplicate(f)
 		if err != nil {
-			closeAll(fds)
+			kernel.CloseAll(fds)
 			return Handed{}, nil, fmt.Errorf("hand over %s: %w", t.name, err)
 		}
 		fds = append(fds, fd)
@@ -177,20 +177,4 @@ func (t *TAP) checkQueues() error {
 		}
 	}
 	return nil
-}
-
-// duplicate returns another descriptor of an open file.
-func duplicate(f *os.File) (fd int, err error) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	cerr := conn.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(cerr, os.NewSyscallError("duplicate a descriptor", err))
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
 }

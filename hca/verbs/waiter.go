@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 )
 
 // waiter waits for a descriptor of libibverbs with Go's network poller, so that
@@ -30,7 +31,7 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, err
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := kernel.DuplicateFD(fd)
 	if err != nil {
 		return nil, err
 	}

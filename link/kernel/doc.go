@@ -1,3 +1,3 @@
-// Package kernel has what both sides of the daemon, the TAP and the HCAs, ask of Linux and what neither
-// the standard library nor a kept library has: notifications by netlink, and network namespaces.
+// Package kernel has what both sides of the daemon, the TAP and the HCAs, and its shells ask of Linux and what neither
+// the standard library nor a kept library has: notifications by netlink, network namespaces, descriptors.
 package kernel

@@ -143,10 +143,10 @@ func (t *Transport) Memberships() (fds []int, err error) {
 	t.groups.mu.Lock()
 	defer t.groups.mu.Unlock()
 	for _, fd := range t.groups.sockets {
-		one, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		one, err := kernel.DuplicateFD(fd)
 		if err != nil {
-			closeAll(fds)
-			return nil, os.NewSyscallError("duplicate a member of IP groups", err)
+			kernel.CloseAll(fds)
+			return nil, fmt.Errorf("a member of IP groups: %w", err)
 		}
 		fds = append(fds, one)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 )
 
 // ErrNotBound means that a Reserve has no sockets.
@@ -55,7 +56,7 @@ func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 	}
 	defer func() {
 		if err != nil {
-			closeAll(fds)
+			kernel.CloseAll(fds)
 			fds = nil
 		}
 	}()
@@ -66,9 +67,9 @@ func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 			return h, fds, errors.New("the sockets of a lane carry different families")
 		}
 		for _, b := range []bound{lane.recv, lane.send} {
-			fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+			fd, err := kernel.DuplicateFD(b.fd)
 			if err != nil {
-				return h, fds, os.NewSyscallError("duplicate a UDP socket", err)
+				return h, fds, fmt.Errorf("a UDP socket: %w", err)
 			}
 			fds = append(fds, fd)
 		}
@@ -111,7 +112,7 @@ func inheritPorts(h Handed, fds []int) (p *ports, err error) {
 		}
 	}
 	if err != nil {
-		closeAll(fds)
+		kernel.CloseAll(fds)
 		return nil, err
 	}
 	p = &ports{unlaned: errorOf(h.Unlaned)}
@@ -147,12 +148,6 @@ func checkSocket(fd, index int, ipv6 bool, port uint16) error {
 		return fmt.Errorf("a socket is bound to port %d, want %d", got, port)
 	}
 	return nil
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
 }
 
 func textOf(err error) string {

@@ -2,11 +2,13 @@ package udp
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/transport"
+	"ipoibd/link/kernel"
 )
 
 // pair holds the two sockets of a lane. They are not in the runtime's poller, because each datagram
@@ -126,9 +128,9 @@ func (p *ports) lendOn(lane int, drops uint32) (recv, send *socket, err error) {
 
 // duplicate returns another descriptor of the socket.
 func (b bound) duplicate() (*socket, error) {
-	fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := kernel.DuplicateFD(b.fd)
 	if err != nil {
-		return nil, os.NewSyscallError("duplicate a UDP socket", err)
+		return nil, fmt.Errorf("a UDP socket: %w", err)
 	}
 	return own(fd, b.ipv6, b.port)
 }

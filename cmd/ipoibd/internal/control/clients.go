@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/http"
 
-	"golang.org/x/sys/unix"
+	"ipoibd/link/kernel"
 )
 
 // client is the other end of a connection, in the context of its request.
@@ -28,17 +28,11 @@ func uidOf(c net.Conn) int {
 	if !ok {
 		return unknownUser
 	}
-	raw, err := u.SyscallConn()
-	if err != nil {
+	peer, err := kernel.Peer(u)
+	if err != nil { // the connection is closed
 		return unknownUser
 	}
-	uid := unknownUser
-	_ = raw.Control(func(fd uintptr) { // fails if the connection is closed
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			uid = int(cred.Uid)
-		}
-	})
-	return uid
+	return int(peer.Uid)
 }
 
 // allowed reports whether user peer may use the socket of a daemon that runs as user self.

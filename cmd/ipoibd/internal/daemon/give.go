@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
@@ -18,6 +19,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/systemd"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 )
 
@@ -169,7 +171,7 @@ func (d *daemon) give(g *handover.Giver) error {
 	if err == nil {
 		err = g.Offer(e, fds, limit)
 	}
-	handover.CloseAll(fds)
+	kernel.CloseAll(fds)
 	if err != nil {
 		p.resume()
 		d.resumeServers()
@@ -333,7 +335,11 @@ func (d *daemon) estate(p *parked) (e estate, fds []int, err error) {
 		listeners = append(listeners, d.metrics.Listener())
 	}
 	for _, l := range listeners {
-		fd, err := handover.Duplicate(l)
+		socket, ok := l.(syscall.Conn)
+		if !ok {
+			return e, fds, fmt.Errorf("a %T has no descriptor", l)
+		}
+		fd, err := kernel.Duplicate(socket)
 		if err != nil {
 			return e, fds, err
 		}

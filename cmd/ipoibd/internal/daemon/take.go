@@ -16,6 +16,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 )
 
 // serveLimit bounds how long the control socket and the metrics are not served after a hand-over,
@@ -123,7 +124,7 @@ func (p *portions) next(n int) ([]int, error) {
 func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance, err error) {
 	x = &inheritance{made: made{map[string]*managed{}, map[string]*member{}}}
 	rest := &portions{t.FDs}
-	defer func() { handover.CloseAll(rest.fds) }()
+	defer func() { kernel.CloseAll(rest.fds) }()
 	e := &x.estate
 	if err := errors.Join(e.decode(t.State), e.check(own)); err != nil {
 		return x, fmt.Errorf("the state of the running daemon: %w", err)
@@ -223,7 +224,7 @@ func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *portio
 	case own.MetricsListen != "":
 		x.metrics, err = metrics.Listen(own.MetricsListen, d.Status)
 	}
-	handover.CloseAll(fds)
+	kernel.CloseAll(fds)
 	return err
 }
 
@@ -236,7 +237,7 @@ func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, 
 	}
 	dev, err := d.newDevice(d.running, c, x.estate.Config.Interfaces, false)
 	if err != nil {
-		handover.CloseAll(fds)
+		kernel.CloseAll(fds)
 		return err
 	}
 	x.devices[c.Name] = dev

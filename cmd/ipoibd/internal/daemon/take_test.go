@@ -13,6 +13,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -273,7 +274,7 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 	must(t, err)
 	taker, err := handover.Take(t.Context(), conn)
 	must(t, err)
-	handover.CloseAll(taker.FDs)
+	kernel.CloseAll(taker.FDs)
 	taker.Fail()
 	r.waitState(0, "up")
 	opts := options()

@@ -20,6 +20,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft/udp"
 	"ipoibd/link"
+	"ipoibd/link/kernel"
 )
 
 // Query says what to examine.
@@ -102,16 +103,11 @@ func examineSocket(ctx context.Context, path string) Socket {
 
 // listener returns the PID of the process at the other end, or 0 if it is in another PID namespace.
 func listener(conn net.Conn) (pid int) {
-	raw, err := conn.(syscall.Conn).SyscallConn()
+	peer, err := kernel.Peer(conn.(syscall.Conn))
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid
+	return int(peer.Pid)
 }
 
 // ask requests the status twice, with the time to watch in between.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // askLimit bounds the wait for the request.
@@ -42,7 +44,7 @@ func (g *Giver) asked() (err error) {
 		return err
 	}
 	m, fds, err := g.conn.receive()
-	CloseAll(fds)
+	kernel.CloseAll(fds)
 	switch {
 	case err != nil:
 		return fmt.Errorf("receive the request: %w", err)
@@ -86,7 +88,7 @@ func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 	}
 	g.state.becomes(sent)
 	m, more, err := g.conn.receive()
-	CloseAll(more)
+	kernel.CloseAll(more)
 	e := eventOf(m, err)
 	switch {
 	case e == late:

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // pairOf returns both ends of a connection.
@@ -50,7 +52,7 @@ func pipes(t *testing.T, n int) (fds []int) {
 		if err := binary.Write(w, binary.BigEndian, uint16(i)); err != nil {
 			t.Fatal(err)
 		}
-		fd, err := Duplicate(r)
+		fd, err := kernel.Duplicate(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +225,7 @@ func TestExactlyOneOwnerOfALateTaker(t *testing.T) {
 			}
 			x := &Taker{conn: conn{taker}, state: waiting}
 			m, fds, err := x.conn.receive()
-			defer CloseAll(fds)
+			defer kernel.CloseAll(fds)
 			if x.state.becomes(eventOf(m, err)); x.state != building {
 				return
 			}

@@ -9,10 +9,11 @@ import (
 	"io"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // Version of the protocol. A giver refuses any other. Fields of messages and of the state may be added and
@@ -117,7 +118,7 @@ func (c conn) receive() (m message, fds []int, err error) {
 			err = fmt.Errorf("received %d descriptors, but %d were announced", len(fds), m.FDs)
 		}
 		if err != nil {
-			CloseAll(fds)
+			kernel.CloseAll(fds)
 			return m, nil, err
 		}
 	}
@@ -154,41 +155,14 @@ func (c conn) within(limit time.Duration) error {
 // Peer returns the process at the other end. It returns an error unless both processes belong to the
 // same user.
 func Peer(c *net.UnixConn) (pid int, err error) {
-	raw, err := c.SyscallConn()
+	peer, err := kernel.Peer(c)
 	if err != nil {
 		return 0, err
 	}
-	cerr := raw.Control(func(fd uintptr) {
-		var cred *unix.Ucred
-		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
-			return
-		}
-		if pid = int(cred.Pid); int(cred.Uid) != os.Geteuid() {
-			err = fmt.Errorf("the other process belongs to user %d, this one to user %d; only a daemon of the same user can take over", cred.Uid, os.Geteuid())
-		}
-	})
-	return pid, errors.Join(cerr, err)
-}
-
-// Duplicate returns another descriptor of a socket, such as a listener, for an offer.
-func Duplicate(s any) (fd int, err error) {
-	socket, ok := s.(syscall.Conn)
-	if !ok {
-		return -1, fmt.Errorf("a %T has no descriptor", s)
+	if int(peer.Uid) != os.Geteuid() {
+		return int(peer.Pid), fmt.Errorf("the other process belongs to user %d, this one to user %d; only a daemon of the same user can take over", peer.Uid, os.Geteuid())
 	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(cerr, os.NewSyscallError("duplicate a descriptor", err))
-}
-
-// CloseAll closes descriptors.
-func CloseAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
+	return int(peer.Pid), nil
 }
 
 // eventOf turns a received message, or the error of receiving one, into an event.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // offerLimit bounds the wait for the offer: the giver first completes what is in flight.
@@ -52,7 +54,7 @@ func Take(ctx context.Context, c *net.UnixConn) (*Taker, error) {
 		err = errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
-		CloseAll(t.FDs)
+		kernel.CloseAll(t.FDs)
 		return nil, errors.Join(err, c.Close())
 	}
 	return t, nil
@@ -70,7 +72,7 @@ func (t *Taker) offered() error {
 		t.State, t.FDs = m.State, fds
 		return nil
 	}
-	CloseAll(fds)
+	kernel.CloseAll(fds)
 	return t.why(m, err)
 }
 
@@ -93,7 +95,7 @@ func (t *Taker) Own(ctx context.Context) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.CloseRead(); close(closed) })
 	m, fds, err := t.conn.receive()
-	CloseAll(fds)
+	kernel.CloseAll(fds)
 	if !stop() {
 		<-closed
 		t.state.becomes(ended)

@@ -2,10 +2,11 @@ package power
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"ipoibd/link/kernel"
 )
 
 // Inhibitor makes the system wait for this daemon. The zero value holds nothing. A process that
@@ -29,9 +30,9 @@ func (i *Inhibitor) HandOver() (fds []int, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, f := range i.files {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		fd, err := kernel.Duplicate(f)
 		if err != nil {
-			return fds, os.NewSyscallError("duplicate an inhibitor", err)
+			return fds, fmt.Errorf("an inhibitor: %w", err)
 		}
 		fds = append(fds, fd)
 	}

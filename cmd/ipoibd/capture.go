@@ -21,6 +21,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/terminal"
+	"ipoibd/link/kernel"
 	"ipoibd/ud/record"
 )
 
@@ -140,14 +141,7 @@ func replaceFile(path string) (*os.File, error) {
 	info, err := os.Lstat(path)
 	const other = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice
 	if err != nil || info.Mode()&other == 0 {
-		to, err := os.CreateTemp(filepath.Dir(path), ".ipoibd-capture-*")
-		if err != nil {
-			return nil, err
-		}
-		if err := os.Rename(to.Name(), path); err != nil {
-			return nil, errors.Join(err, to.Close(), os.Remove(to.Name()))
-		}
-		return to, nil
+		return kernel.Replace(path, 0o600, func(*os.File) error { return nil })
 	}
 	to, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"ipoibd/link/kernel"
 )
 
 // PluginName is the type of the plugin in a configuration, and the name of its file.
@@ -22,16 +24,12 @@ func Install(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("install the plugin: %w", err)
 	}
-	to, err := os.CreateTemp(dir, "."+PluginName+".*")
+	to, err := kernel.Replace(filepath.Join(dir, PluginName), 0o755, func(f *os.File) error {
+		_, err := io.Copy(f, from)
+		return errors.Join(err, f.Sync())
+	})
 	if err != nil {
 		return fmt.Errorf("install the plugin: %w", err)
 	}
-	_, err = io.Copy(to, from)
-	if err = errors.Join(err, to.Chmod(0o755), to.Sync(), to.Close()); err == nil {
-		err = os.Rename(to.Name(), filepath.Join(dir, PluginName))
-	}
-	if err != nil {
-		return fmt.Errorf("install the plugin: %w", errors.Join(err, os.Remove(to.Name())))
-	}
-	return nil
+	return to.Close()
 }

@@ -4,17 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/link"
+	"ipoibd/link/kernel"
 )
 
 // maxMemory bounds the file of remembered interfaces, in bytes: thousands fit.
@@ -56,19 +57,11 @@ func replaceFile(path string, requests []json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new" // perhaps left by a process that was killed
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	file, err := kernel.Replace(path, 0o600, func(f *os.File) error { _, err := f.Write(text); return err })
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(next))
-	}
-	return nil
+	return file.Close()
 }
 
 // takeBack adopts the interfaces that were added to an earlier daemon at run time, each where that
@@ -124,18 +117,15 @@ func nameIn(request json.RawMessage) string {
 
 // readMemory reads the file. It refuses one that another user, except root, may have written.
 func readMemory(path string) (requests []json.RawMessage, err error) {
-	info, err := os.Lstat(path)
+	file, err := kernel.OpenPrivate(unix.AT_FDCWD, path, unix.O_RDONLY)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	owner := info.Sys().(*syscall.Stat_t).Uid
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) || info.Size() > maxMemory {
-		return nil, fmt.Errorf("%s is not a file of at most %d bytes that only this user may write; delete it", path, maxMemory)
-	}
-	text, err := os.ReadFile(path)
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxMemory))
 	if err == nil {
 		err = json.Unmarshal(text, &requests)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
 )
@@ -147,7 +148,7 @@ func TestR16LocksThatCannotBeOpenedAtFirst(t *testing.T) {
 	var log bytes.Buffer
 	b := newShared(t, dir, 0, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	defer b.stop()
-	b.await(limit, func(v View) bool { return errors.Is(v.Err, resetlock.ErrUnsafe) })
+	b.await(limit, func(v View) bool { return errors.Is(v.Err, kernel.ErrNotPrivate) })
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // Load restores an empty journal from a file that Keep of another process has written, if there is
 // one. Errors: the file cannot be read, or another user than root may have written it.
 func (j *Journal) Load(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := kernel.OpenPrivate(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -32,14 +32,6 @@ func (j *Journal) Load(path string) error {
 		return err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	owner := info.Sys().(*syscall.Stat_t).Uid
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) {
-		return fmt.Errorf("%s is not a file that only this user can write; delete it", path)
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKept))
 	if err != nil {
 		return err
@@ -59,18 +51,7 @@ func (j *Journal) Load(path string) error {
 // Create creates the file that Keep writes to, with the present entries, in place of that of a former
 // process.
 func (j *Journal) Create(path string) (*os.File, error) {
-	next := path + ".new" // perhaps left by a process that was killed
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err = writeLines(f, j.Since(0)); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return kernel.Replace(path, 0o600, func(f *os.File) error { return writeLines(f, j.Since(0)) })
 }
 
 // Keep writes the journal to a file, and then each new entry, until ctx ends, so that events outlive

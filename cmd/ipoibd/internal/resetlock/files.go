@@ -16,11 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery/reset"
 )
-
-// ErrUnsafe says that others could have written the directory or a file in it.
-var ErrUnsafe = errors.New("not private: it must be a directory or file of root or the daemon's user, not writable by others, and not a symbolic link")
 
 var errRemoved = errors.New("the lock files of the device were removed")
 
@@ -63,14 +61,14 @@ func (f *files) open(dir, key string) error {
 	if err := MakeDir(dir); err != nil {
 		return err
 	}
-	dirFile, err := openPrivate(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.S_IFDIR, 0o022)
+	dirFile, err := kernel.OpenPrivate(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer dirFile.Close()
 	var opened [2]*os.File
 	for i, suffix := range []string{".use", ".intent"} {
-		if opened[i], err = openPrivate(int(dirFile.Fd()), key+suffix, unix.O_RDWR|unix.O_CREAT|unix.O_NONBLOCK, unix.S_IFREG, 0o077); err != nil {
+		if opened[i], err = kernel.OpenPrivate(int(dirFile.Fd()), key+suffix, unix.O_RDWR|unix.O_CREAT); err != nil {
 			opened[0].Close()
 			return fmt.Errorf("directory %s: %w", dir, err)
 		}
@@ -157,27 +155,6 @@ func (f *files) watch() {
 	if err != nil {
 		f.conf.Log.Warn("cannot watch for resets by other processes; looking once a second", "err", err)
 	}
-}
-
-// openPrivate opens a file, and refuses one that others could have written.
-func openPrivate(dirFD int, name string, how int, kind, denied uint32) (*os.File, error) {
-	fd, err := unix.Openat(dirFD, name, how|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		err = ErrUnsafe
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", name, err)
-	}
-	file := os.NewFile(uintptr(fd), name)
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && (st.Mode&unix.S_IFMT != kind || st.Mode&denied != 0 || st.Uid != 0 && st.Uid != uint32(os.Geteuid())) {
-		err = ErrUnsafe
-	}
-	if err != nil {
-		file.Close()
-		return nil, fmt.Errorf("open %s: %w", name, err)
-	}
-	return file, nil
 }
 
 func (f *files) close() {

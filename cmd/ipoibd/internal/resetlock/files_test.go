@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery/reset"
 )
 
@@ -47,7 +48,7 @@ func TestR16PrivateFilesOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := &files{}
-			if err := f.open(dir, "k"); !errors.Is(err, ErrUnsafe) {
+			if err := f.open(dir, "k"); !errors.Is(err, kernel.ErrNotPrivate) {
 				t.Errorf("%v", err)
 			}
 		})

@@ -65,7 +65,7 @@ func TestLoneRestartIsPublishedAtOnce(t *testing.T) {
 	b.advance(time.Second)
 	back := endpoint{peerB.gid, peerB.qpn + 1}
 	b.meet(back, ipB)
-	if d, ok := b.snap.Unicast(b.macOf(back)); !ok || d.QPN != back.qpn {
+	if d, _, ok := b.snap.Unicast(b.macOf(back)); !ok || d.QPN != back.qpn {
 		t.Errorf("the data path sends to %v, %v", d, ok)
 	}
 }
@@ -192,7 +192,7 @@ func TestFirstDataIsPublishedAtOnce(t *testing.T) {
 	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), ipoib.ARPReply, ipA, ipB)))
 	b.now = b.now.Add(time.Millisecond)
 	b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB)))
-	if _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
+	if _, _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
 		t.Error("the data path does not know the peer")
 	}
 }

@@ -21,7 +21,7 @@ func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 	slow, wrong, all := 0, 0, 0
 	send := func(i int) {
 		all++
-		if d, ok := b.snap.Unicast(macs[i]); ok {
+		if d, _, ok := b.snap.Unicast(macs[i]); ok {
 			if d.QPN != at(i).qpn {
 				wrong++
 			}

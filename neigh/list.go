@@ -19,6 +19,8 @@ type PeerInfo struct {
 	// Sent and Heard are when data was last sent to it, and when data, ARP or ND was last received
 	// from it, to within markInterval; zero: never.
 	Sent, Heard time.Time
+	// SentBytes and HeardBytes are of the IP packets of this data.
+	SentBytes, HeardBytes uint64
 }
 
 // Peers returns the peers in no particular order. It allocates.
@@ -32,6 +34,7 @@ func (t *Table) Peers() []PeerInfo {
 			out = append(out, PeerInfo{
 				MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: ips[n:len(ips):len(ips)],
 				Used: p.used, Handle: p.handle.state.String(), Sent: p.sentAt, Heard: p.heardAt,
+				SentBytes: p.sent.bytes.Load(), HeardBytes: p.heard.bytes.Load(),
 			})
 		})
 	}

@@ -37,8 +37,8 @@ type peer struct {
 	used      bool         // the host has sent data to it
 	proven    bool         // it has ever sent data
 	seen      time.Time    // when data was last sent to it, or it was last heard
-	sent      atomic.Bool  // set by snapshots: data sent to it since marks were last read
-	heard     atomic.Bool  // set by snapshots: data received from it since marks were last read
+	sent      traffic      // data sent to it
+	heard     traffic      // data received from it
 	sentAt    time.Time    // when data was last sent to it; zero: never
 	heardAt   time.Time    // when data, ARP or ND was last received from it; zero: never
 	place     *list.Element
@@ -49,15 +49,21 @@ type peer struct {
 	shown     shown
 }
 
+// traffic is data in one direction, as the data path has seen it.
+type traffic struct {
+	mark  atomic.Bool   // set by snapshots: there was some since marks were last read
+	bytes atomic.Uint64 // of IP packets
+}
+
 // wasSent reports whether the data path has sent to p since the last call.
-func (p *peer) wasSent() bool { return p.sent.Load() && p.sent.Swap(false) }
+func (p *peer) wasSent() bool { return p.sent.mark.Load() && p.sent.mark.Swap(false) }
 
 // busy reports whether the host sends data to p.
-func (p *peer) busy() bool { return p.used || p.sent.Load() }
+func (p *peer) busy() bool { return p.used || p.sent.mark.Load() }
 
 // wasHeard reports whether the data path has received from p since the last
 // call.
-func (p *peer) wasHeard() bool { return p.heard.Load() && p.heard.Swap(false) }
+func (p *peer) wasHeard() bool { return p.heard.mark.Load() && p.heard.mark.Swap(false) }
 
 // peers holds peers, indexed by their addresses, in two classes. Each peer has
 // one endpoint and one MAC, both unique, and every bound IP belongs to one

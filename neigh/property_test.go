@@ -228,10 +228,10 @@ func (w *world) end(t *rapid.T) {
 		t.Fatalf("at rest: %+v, %d handles held", s, len(w.held))
 	}
 	for e, p := range w.table.peers.byEndpoint {
-		if got := w.snap.PeerMAC(e.gid, e.qpn); got != p.mac {
+		if got, _ := w.snap.PeerMAC(e.gid, e.qpn); got != p.mac {
 			t.Fatalf("the data path gives %v the MAC %v, the table %v", e, got, p.mac)
 		}
-		d, ok := w.snap.Unicast(p.mac)
+		d, _, ok := w.snap.Unicast(p.mac)
 		if ready := p.handle.state == handleReady; ok != ready || ready && d != w.table.dest(p) {
 			t.Fatalf("the data path sends packets for %v to %v, %v", e, d, ok)
 		}

@@ -17,6 +17,8 @@ func (t *Table) restore(list []PeerInfo) {
 			continue
 		}
 		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: t.now, sentAt: info.Sent, heardAt: info.Heard}
+		p.sent.bytes.Store(info.SentBytes)
+		p.heard.bytes.Store(info.HeardBytes)
 		t.peers.add(p)
 		for _, ip := range info.IPs {
 			if isUnicast(ip) && t.peers.byIP[ip] == nil {

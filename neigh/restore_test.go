@@ -18,6 +18,7 @@ func TestRestored(t *testing.T) {
 		return PeerInfo{MAC: plainMAC(gid), GID: gid, QPN: 0x100 + hca.QPN(n), IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, n})}, Used: used}
 	}
 	used, heard := peer(7, true), peer(8, false)
+	used.SentBytes, used.HeardBytes = 100, 200
 	bad := []PeerInfo{peer(9, true), peer(10, true), peer(11, true), used, peer(12, true)}
 	bad[0].QPN = hca.QPNGSI
 	bad[1].MAC = ipoib.Broadcast
@@ -26,8 +27,14 @@ func TestRestored(t *testing.T) {
 
 	table := New(Config{})
 	table.Step(now, Restored{Peers: append([]PeerInfo{used, heard}, bad...)}, nil)
-	if got := table.Peers(); len(got) != 2 {
+	got := table.Peers()
+	if len(got) != 2 {
 		t.Fatalf("%d peers, want 2: %+v", len(got), got)
+	}
+	for _, p := range got {
+		if p.Used && (p.SentBytes != used.SentBytes || p.HeardBytes != used.HeardBytes) {
+			t.Errorf("%d and %d bytes, want those of the former table", p.SentBytes, p.HeardBytes)
+		}
 	}
 	self := ipoib.NewAddr(0x99, hca.GIDFromAddr(netip.MustParseAddr("192.0.2.1")))
 	var snapshot *Snapshot
@@ -51,10 +58,10 @@ func TestRestored(t *testing.T) {
 	handle(table.Step(now, AHReady{ID: asked[0].ID}, nil))
 	now = now.Add(10 * time.Millisecond)
 	handle(table.Step(now, Tick{}, nil))
-	if to, ok := snapshot.Unicast(used.MAC); !ok || to.QPN != used.QPN || table.Asked() != 0 || !table.Shown() {
+	if to, _, ok := snapshot.Unicast(used.MAC); !ok || to.QPN != used.QPN || table.Asked() != 0 || !table.Shown() {
 		t.Errorf("frames for the used peer go to %+v, %v", to, ok)
 	}
-	if _, ok := snapshot.Unicast(heard.MAC); ok {
+	if _, _, ok := snapshot.Unicast(heard.MAC); ok {
 		t.Error("a peer without a handle is in the snapshot")
 	}
 	handle(table.Step(now, Attached{Self: self, MTU: 1400}, nil))

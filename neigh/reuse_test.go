@@ -21,7 +21,7 @@ func TestMACOfAForgottenPeerGoesToNoOther(t *testing.T) {
 	b.meet(other, ipC)
 	b.ready(b.step(hostIP(ownMAC, b.macOf(other), ip(ipA), ip(ipC))))
 	b.advance(time.Second)
-	if d, ok := b.snap.Unicast(cached); ok && d.QPN == other.qpn {
+	if d, _, ok := b.snap.Unicast(cached); ok && d.QPN == other.qpn {
 		t.Errorf("a frame for %s at %v goes to the queue pair of %s", ipB, cached, ipC)
 	}
 }

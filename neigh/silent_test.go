@@ -190,8 +190,8 @@ func BenchmarkReadMarks(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {
 		for _, p := range bench.table.peers.byEndpoint {
-			p.sent.Store(true)
-			p.heard.Store(true)
+			p.sent.mark.Store(true)
+			p.heard.mark.Store(true)
 		}
 		bench.table.readMarks()
 	}

@@ -28,14 +28,14 @@ type Snapshot struct {
 // route is a peer as a destination.
 type route struct {
 	dest hca.UDDest
-	sent *atomic.Bool
+	sent *traffic
 }
 
 // source is a peer as a sender.
 type source struct {
 	mac   ipoib.MAC
 	used  bool // the host has sent data to it
-	heard *atomic.Bool
+	heard *traffic
 }
 
 // macKey is a MAC as an integer: map lookups by integer are three times as fast
@@ -93,18 +93,19 @@ func (t *roster) hide(p *peer) {
 // value is 0.
 func (s *Snapshot) Epoch() uint64 { return s.epoch }
 
-// Unicast returns the destination of frames for dst, or false if the slow path
+// Unicast returns the destination of frames for dst and where to count their bytes, or false if the slow path
 // must handle them. It marks that data was sent to the peer.
-func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
+func (s *Snapshot) Unicast(dst ipoib.MAC) (to hca.UDDest, bytes *atomic.Uint64, ok bool) {
 	if s.routes == nil {
-		return hca.UDDest{}, false
+		return to, nil, false
 	}
 	key := keyOf(dst)
 	r, ok := s.routes[key.shardOf()][key]
-	if ok {
-		mark(r.sent)
+	if !ok {
+		return to, nil, false
 	}
-	return r.dest, ok
+	mark(&r.sent.mark)
+	return r.dest, &r.sent.bytes, true
 }
 
 // Group returns the destination of messages to a group, or false while there is no QP.
@@ -116,21 +117,21 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 	return s.broadcast, s.up
 }
 
-// PeerMAC returns the source MAC of frames for the host, which is the MAC of the peer,
-// and marks the peer as heard. For a sender that is not in the snapshot, it returns the
+// PeerMAC returns the source MAC of frames for the host, which is the MAC of the peer, and where to count their
+// bytes, and marks the peer as heard. For a sender that is not in the snapshot, it returns the
 // plain MAC of the GID, or the first rehash that is not the host's. The sender may get a
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
 // one. This is harmless, because the host sends only to MACs from ARP and ND.
-func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
+func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64) {
 	if from, ok := s.source(gid, qpn); ok {
-		mark(from.heard)
-		return from.mac
+		mark(&from.heard.mark)
+		return from.mac, &from.heard.bytes
 	}
-	mac := plainMAC(gid)
+	mac = plainMAC(gid)
 	for n := uint32(1); s.own.is(mac) || s.learnt.is(mac); n++ {
 		mac = rehashedMAC(gid, qpn, n)
 	}
-	return mac
+	return mac, nil
 }
 
 // InUse reports whether a sender is a used peer. It marks nothing.

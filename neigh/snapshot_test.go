@@ -20,10 +20,10 @@ func knownBench(tb testing.TB) *bench {
 func TestSnapshotLookups(t *testing.T) {
 	b := knownBench(t)
 	s := b.snap
-	if d, ok := s.Unicast(b.macOf(peerB)); !ok || d != (hca.UDDest{AH: d.AH, QPN: peerB.qpn, QKey: 0x0b1b}) || d.AH.(*fakeAH).name != "ah1" {
+	if d, _, ok := s.Unicast(b.macOf(peerB)); !ok || d != (hca.UDDest{AH: d.AH, QPN: peerB.qpn, QKey: 0x0b1b}) || d.AH.(*fakeAH).name != "ah1" {
 		t.Errorf("Unicast: %v, %v, want B with its handle", d, ok)
 	}
-	if _, ok := s.Unicast(ipoib.MAC{2, 9, 9, 9, 9, 9}); ok {
+	if _, _, ok := s.Unicast(ipoib.MAC{2, 9, 9, 9, 9, 9}); ok {
 		t.Error("Unicast of an unknown MAC")
 	}
 	if d, ok := s.Group(ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))); !ok || d != broadcast {
@@ -50,7 +50,7 @@ func TestSnapshotShowsPeersInUse(t *testing.T) {
 	if b.snap.InUse(peerB.gid, peerB.qpn) {
 		t.Error("in use after an answer")
 	}
-	if _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
+	if _, _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
 		t.Fatal("no handle")
 	}
 	b.advance(markInterval + 2*latePause)
@@ -62,12 +62,12 @@ func TestSnapshotShowsPeersInUse(t *testing.T) {
 // TestZeroSnapshot: the zero snapshot, with which the data path starts.
 func TestZeroSnapshot(t *testing.T) {
 	s := new(Snapshot)
-	_, unicast := s.Unicast(ipoib.MAC{})
+	_, _, unicast := s.Unicast(ipoib.MAC{})
 	_, group := s.Group(hca.GID{})
 	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.InUse(hca.GID{}, 0) || s.Epoch() != 0 {
 		t.Error("the zero snapshot contains a peer")
 	}
-	if s.PeerMAC(peerB.gid, peerB.qpn) != plainMAC(peerB.gid) {
+	if mac, bytes := s.PeerMAC(peerB.gid, peerB.qpn); mac != plainMAC(peerB.gid) || bytes != nil {
 		t.Error("the zero snapshot's PeerMAC is not the plain MAC")
 	}
 }
@@ -77,12 +77,12 @@ func TestZeroSnapshot(t *testing.T) {
 func TestPeerMACAvoidsTheHost(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{plainMAC(peerB.gid)})
-	if got, want := b.snap.PeerMAC(peerB.gid, peerB.qpn), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
-		t.Errorf("MAC %v, want %v", got, want)
+	if got, bytes := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != rehashedMAC(peerB.gid, peerB.qpn, 1) || bytes != nil {
+		t.Errorf("MAC %v, want the first rehash", got)
 	}
 	b.step(attachedAt(selfEnd))
 	b.meet(peerB, ipB)
-	if got := b.macOf(peerB); got != b.snap.PeerMAC(peerB.gid, peerB.qpn) {
+	if got, _ := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
 		t.Errorf("the table gave %v", got)
 	}
 }

@@ -83,7 +83,7 @@ func (p *player) line(w []string) []string {
 	case "flood":
 		return p.flood(transcript.Number(p.tb, w[1]))
 	case "busy":
-		_, ok := p.snap.Unicast(p.macArg(w[1]))
+		_, _, ok := p.snap.Unicast(p.macArg(w[1]))
 		return []string{fmt.Sprintf("known to the data path: %v", ok)}
 	case "stats":
 		return counters(p.table.Stats())

@@ -2,6 +2,7 @@ package ud
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"ipoibd/hca"
 	"ipoibd/hca/segment"
@@ -22,8 +23,9 @@ type txRules struct {
 // route is where a frame goes, and how it is cut.
 type route struct {
 	to      hca.UDDest
-	headers int // bytes of a large frame's headers, from Ethernet to TCP or UDP
-	mss     int // bytes of payload of each segment; 0: the frame is sent whole
+	bytes   *atomic.Uint64 // of the peer; nil: a group
+	headers int            // bytes of a large frame's headers, from Ethernet to TCP or UDP
+	mss     int            // bytes of payload of each segment; 0: the frame is sent whole
 }
 
 // segments returns how many segments a frame of n bytes, from Ethernet on, becomes.
@@ -68,28 +70,27 @@ func (r *txRules) classify(frame []byte) (route, Reason) {
 	if reason != Sent {
 		return route{}, reason
 	}
-	to.to, reason = r.dest(frame)
+	to.to, to.bytes, reason = r.dest(frame)
 	return to, reason
 }
 
 // dest returns the destination of a frame that has passed the checks, or SlowPathed.
-func (r *txRules) dest(frame []byte) (hca.UDDest, Reason) {
+func (r *txRules) dest(frame []byte) (to hca.UDDest, bytes *atomic.Uint64, reason Reason) {
 	ether, payload := frame[txEther:txPayload], frame[txPayload:]
 	typ := etherTypeOf(ether)
 	if !r.peers.FromHost(ipoib.MAC(ether[etherSrc:])) || carriesLinkAddr(typ, payload) {
-		return hca.UDDest{}, SlowPathed
+		return to, nil, SlowPathed
 	}
-	var to hca.UDDest
 	var ok bool
 	if dst := ipoib.MAC(ether); dst.IsMulticast() {
 		to, ok = r.peers.Group(r.mgid(dst, typ, payload))
 	} else {
-		to, ok = r.peers.Unicast(dst)
+		to, bytes, ok = r.peers.Unicast(dst)
 	}
 	if !ok {
-		return hca.UDDest{}, SlowPathed
+		return hca.UDDest{}, nil, SlowPathed
 	}
-	return to, Sent
+	return to, bytes, Sent
 }
 
 // check makes the checks that do not depend on an address.

@@ -65,7 +65,11 @@ func TestClassify(t *testing.T) {
 		{"ARP too long", frame(macB, macA, arp, make([]byte, testMTU+1)), hca.UDDest{}, TooLong},
 	} {
 		rules := testRules()
-		if by, got := rules.classify(c.frame); got != c.want || by != (route{to: c.to}) {
+		by, got := rules.classify(c.frame)
+		if counted := by.bytes != nil; counted != (c.to == destB) {
+			t.Errorf("%s: bytes counted: %t", c.name, counted)
+		}
+		if by.bytes = nil; got != c.want || by != (route{to: c.to}) {
 			t.Errorf("%s: %v to %+v, want %v to %v", c.name, got, by, c.want, c.to.AH)
 		}
 	}

@@ -37,17 +37,18 @@ type Sink interface {
 // Peers is the data path's view of the fabric's addresses: an immutable
 // snapshot. No method allocates or blocks; any goroutine may call them.
 type Peers interface {
-	// Unicast returns the destination of frames for the Ethernet address dst.
-	Unicast(dst ipoib.MAC) (hca.UDDest, bool)
+	// Unicast returns the destination of frames for the Ethernet address dst, and where to count the bytes that are
+	// sent there, which is never nil if ok.
+	Unicast(dst ipoib.MAC) (to hca.UDDest, bytes *atomic.Uint64, ok bool)
 	// Group returns the destination of messages to a multicast group. For a group that
 	// is not in the port's plan, it returns the broadcast group: all members of the
 	// link receive such messages, and hosts that have not joined the group drop them.
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that represents a peer towards the
-	// host, even if the peer is unknown. Rx calls it exactly once for each receive
+	// host, even if the peer is unknown, and where to count the bytes that it sends; nil: nowhere. Rx calls it exactly once for each receive
 	// whose messages it delivers, and for no other, so an implementation can use it to
 	// note which peers are alive.
-	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
+	PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64)
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC
 	// FromHost reports whether frames with the source address src may pass; if

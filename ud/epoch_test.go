@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -194,8 +195,8 @@ type epochModel struct {
 // taggedPeers returns destinations that carry their epoch.
 type taggedPeers struct{ *fakePeers }
 
-func (p taggedPeers) Unicast(ipoib.MAC) (hca.UDDest, bool) {
-	return hca.UDDest{QKey: hca.QKey(p.epoch)}, true
+func (p taggedPeers) Unicast(ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
+	return hca.UDDest{QKey: hca.QKey(p.epoch)}, &p.sent, true
 }
 
 func (m *epochModel) publish() {

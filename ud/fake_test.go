@@ -37,24 +37,28 @@ func (fakeAH) Close() error     { return nil }
 type fakePeers struct {
 	epoch  uint64
 	groups map[hca.GID]hca.UDDest
+
+	sent, heard atomic.Uint64 // bytes, to and from B
 }
 
 func newPeers(epoch uint64) *fakePeers {
-	return &fakePeers{epoch, map[hca.GID]hca.UDDest{
+	return &fakePeers{epoch: epoch, groups: map[hca.GID]hca.UDDest{
 		ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, testPKey):                               destAll,
 		ipoib.GroupMGID(ipoib.ScopeLinkLocal, testPKey, netip.MustParseAddr("239.1.2.3")): destGrp,
 		ipoib.GroupMGID(ipoib.ScopeLinkLocal, testPKey, netip.MustParseAddr("ff02::fb")):  destGrp,
 	}}
 }
 
-func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, bool) { return destB, dst == macB }
-func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)    { d, ok := p.groups[mgid]; return d, ok }
-func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) ipoib.MAC       { return macB }
-func (p *fakePeers) InUse(hca.GID, hca.QPN) bool              { return false }
-func (p *fakePeers) HostMAC() ipoib.MAC                       { return macA }
-func (p *fakePeers) FromHost(src ipoib.MAC) bool              { return src == macA }
-func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool       { return gid == gidA && qpn == qpnA }
-func (p *fakePeers) Epoch() uint64                            { return p.epoch }
+func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
+	return destB, &p.sent, dst == macB
+}
+func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)                { d, ok := p.groups[mgid]; return d, ok }
+func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) (ipoib.MAC, *atomic.Uint64) { return macB, &p.heard }
+func (p *fakePeers) InUse(hca.GID, hca.QPN) bool                          { return false }
+func (p *fakePeers) HostMAC() ipoib.MAC                                   { return macA }
+func (p *fakePeers) FromHost(src ipoib.MAC) bool                          { return src == macA }
+func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool                   { return gid == gidA && qpn == qpnA }
+func (p *fakePeers) Epoch() uint64                                        { return p.epoch }
 
 // fakeSlow keeps everything that it receives, or refuses it.
 type fakeSlow struct {

@@ -3,6 +3,7 @@ package ud
 import (
 	"encoding/binary"
 	"net/netip"
+	"sync/atomic"
 
 	"ipoibd/hca"
 	"ipoibd/hca/join"
@@ -23,8 +24,9 @@ type message struct {
 	typ      ipoib.EtherType
 	end      int // offset of its end in the slot
 	from     Sender
-	virtio   vnet.Header // of the frame for the host
-	dst, src ipoib.MAC   // likewise; unset for the slow path
+	virtio   vnet.Header    // of the frame for the host
+	dst, src ipoib.MAC      // likewise; unset for the slow path
+	bytes    *atomic.Uint64 // of the sender; nil: unknown, or for the slow path
 }
 
 // inspect returns the message that a successful completion left in buf, and
@@ -71,7 +73,8 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if !ok {
 		return m, Malformed
 	}
-	m.src, m.dst = r.peers.PeerMAC(sgid, wc.SrcQPN), r.hostDst(ip, m.from.Multicast)
+	m.src, m.bytes = r.peers.PeerMAC(sgid, wc.SrcQPN)
+	m.dst = r.hostDst(ip, m.from.Multicast)
 	return m, Delivered
 }
 

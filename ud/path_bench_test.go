@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,7 +132,7 @@ type pathPeers struct {
 	to hca.UDDest
 }
 
-func (p *pathPeers) Unicast(ipoib.MAC) (hca.UDDest, bool) { return p.to, true }
+func (p *pathPeers) Unicast(ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) { return p.to, &p.sent, true }
 
 // repeatSource returns the same frame again and again.
 type repeatSource struct{ frame []byte }

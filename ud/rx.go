@@ -54,6 +54,7 @@ type Rx struct {
 
 	recorders recorders
 
+	bytes   peerBytes
 	scratch rxScratch
 }
 

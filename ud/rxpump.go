@@ -122,6 +122,7 @@ func (r *Rx) deliver(n int) error {
 			frames, from = append(frames, frame), append(from, sender)
 		}
 	}
+	r.bytes.flush()
 	if n > 0 && r.cfg.OnReceive != nil {
 		r.cfg.OnReceive()
 	}
@@ -149,6 +150,7 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from
 		m, reason = rules.inspect(buf, wc)
 	}
 	if reason == Delivered {
+		r.bytes.add(m.bytes, m.end-rxPayload)
 		return m.ethernet(buf), coalesce.Sender{GID: m.from.GID, QPN: m.from.QPN}
 	}
 	if reason == SlowPathed {

@@ -130,7 +130,7 @@ func (h *host) close() {
 func (h *host) publishPeer(peer *host) hca.AH {
 	ah, err := h.pd.CreateAH(hca.AHSpec{Port: 1, Global: true, DGID: peer.gid, HopLimit: 64})
 	check(h.t, err)
-	h.snap.Publish(&onePeer{h, peer, hca.UDDest{AH: ah, QPN: peer.qp.Num(), QKey: qkey}})
+	h.snap.Publish(&onePeer{self: h, peer: peer, to: hca.UDDest{AH: ah, QPN: peer.qp.Num(), QKey: qkey}})
 	return ah
 }
 
@@ -138,16 +138,22 @@ func (h *host) publishPeer(peer *host) hca.AH {
 type onePeer struct {
 	self, peer *host
 	to         hca.UDDest
+
+	sent, heard atomic.Uint64 // bytes
 }
 
 func macOf(gid hca.GID) ipoib.MAC { return ipoib.MAC{2, 0, gid[12], gid[13], gid[14], gid[15]} }
 
-func (p *onePeer) Unicast(dst ipoib.MAC) (hca.UDDest, bool) { return p.to, dst == macOf(p.peer.gid) }
-func (p *onePeer) Group(hca.GID) (hca.UDDest, bool)         { return hca.UDDest{}, false }
-func (p *onePeer) PeerMAC(gid hca.GID, _ hca.QPN) ipoib.MAC { return macOf(gid) }
-func (p *onePeer) InUse(hca.GID, hca.QPN) bool              { return false }
-func (p *onePeer) HostMAC() ipoib.MAC                       { return macOf(p.self.gid) }
-func (p *onePeer) FromHost(src ipoib.MAC) bool              { return src == macOf(p.self.gid) }
+func (p *onePeer) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
+	return p.to, &p.sent, dst == macOf(p.peer.gid)
+}
+func (p *onePeer) Group(hca.GID) (hca.UDDest, bool) { return hca.UDDest{}, false }
+func (p *onePeer) PeerMAC(gid hca.GID, _ hca.QPN) (ipoib.MAC, *atomic.Uint64) {
+	return macOf(gid), &p.heard
+}
+func (p *onePeer) InUse(hca.GID, hca.QPN) bool { return false }
+func (p *onePeer) HostMAC() ipoib.MAC          { return macOf(p.self.gid) }
+func (p *onePeer) FromHost(src ipoib.MAC) bool { return src == macOf(p.self.gid) }
 func (p *onePeer) Self(gid hca.GID, qpn hca.QPN) bool {
 	return gid == p.self.gid && qpn == p.self.qp.Num()
 }

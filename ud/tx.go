@@ -65,6 +65,7 @@ type Tx struct {
 	dest   []hca.UDDest // by slot: destination of its send
 	wrs    []hca.SendWR // sends described but not yet posted
 	seq    uint         // number of sends described
+	bytes  peerBytes
 	inject injectQueue
 	grace  grace
 	probe  sentProbe

@@ -143,6 +143,7 @@ func (t *Tx) dispatch(n int) {
 			t.ring.give(slot)
 		}
 	}
+	t.bytes.flush()
 }
 
 // decide describes the send of one frame, passes it to the slow path, or
@@ -160,6 +161,7 @@ func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 	if reason == Sent {
 		ipoib.PutHeader(frame[txMessage:], etherTypeOf(frame[txEther:]))
 		t.describe(slot, size-txMessage, to)
+		t.bytes.add(to.bytes, size-txPayload)
 	}
 	return reason
 }

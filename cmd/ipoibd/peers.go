@@ -19,11 +19,12 @@ func peersCommand() *cobra.Command {
 	var iface string
 	cmd := &cobra.Command{
 		Use:   "peers",
-		Short: "List the peers, and when each was last heard",
+		Short: "List the peers: when each was last heard, and its bytes",
 		Long: "List the peers of each interface: their IP addresses, their addresses on the fabric, the\n" +
-			"state of their address handles, and how long ago data was last sent to each and anything\n" +
-			"was last heard from it. A peer that stays silent while data is sent to it is dead or\n" +
-			"unreachable. 'ipoibd status --json' has the same data as JSON.",
+			"state of their address handles, how long ago data was last sent to each and anything was\n" +
+			"last heard from it, and the bytes of the IP packets in both directions, without multicasts\n" +
+			"that are sent. A peer that stays silent while data is sent to it is dead or unreachable.\n" +
+			"'ipoibd status --json' has the same data as JSON.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			if err != nil {
@@ -39,7 +40,7 @@ func peersCommand() *cobra.Command {
 
 func printPeers(out io.Writer, s *report.Status, iface string) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "INTERFACE\tADDRESSES\tMAC\tGID\tQP\tHANDLE\tSENT\tHEARD")
+	fmt.Fprintln(w, "INTERFACE\tADDRESSES\tMAC\tGID\tQP\tHANDLE\tSENT\tHEARD\tTX BYTES\tRX BYTES")
 	found := iface == ""
 	for i := range s.Interfaces {
 		f := &s.Interfaces[i]
@@ -54,8 +55,8 @@ func printPeers(out io.Writer, s *report.Status, iface string) error {
 			return terminal.Short(max(s.Time.Sub(t), 0)).String() + " ago"
 		}
 		for _, p := range f.Peers {
-			terminal.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-				f.Name, cmp.Or(strings.Join(p.IPs, ","), "-"), p.MAC, p.GID, p.QPN, p.Handle, ago(p.Sent), ago(p.Heard))
+			terminal.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\n",
+				f.Name, cmp.Or(strings.Join(p.IPs, ","), "-"), p.MAC, p.GID, p.QPN, p.Handle, ago(p.Sent), ago(p.Heard), p.TxBytes, p.RxBytes)
 		}
 	}
 	if !found {

@@ -174,19 +174,19 @@ func TestStatusCheck(t *testing.T) {
 	}
 }
 
-// Each peer has a line with when data was last sent to it, and when it was last heard.
+// Each peer has a line with when data was last sent to it, when it was last heard, and its bytes.
 func TestPeersCommand(t *testing.T) {
 	f := newFake()
 	f.status.Time = time.Unix(1e9, 0)
 	f.status.Interfaces = []report.Interface{{Name: "ib0", Peers: []report.Peer{
-		{MAC: "02:00:00:00:00:02", GID: hca.GID{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 2}, QPN: 0x22, IPs: []string{"10.0.0.2", "fe80::2"}, Handle: "ready", Sent: time.Unix(1e9-1, 0), Heard: time.Unix(1e9-90, 0)},
+		{MAC: "02:00:00:00:00:02", GID: hca.GID{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 2}, QPN: 0x22, IPs: []string{"10.0.0.2", "fe80::2"}, Handle: "ready", Sent: time.Unix(1e9-1, 0), Heard: time.Unix(1e9-90, 0), TxBytes: 1234567, RxBytes: 89},
 		{MAC: "02:00:00:00:00:03", GID: hca.GID{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 3}, QPN: 0x23, Handle: "asked"},
 	}}, {Name: "ib1"}}
 	path, _ := serve(t, f)
 	out, _, err := ipoibd(t, "peers", "--control", path)
-	want := `INTERFACE  ADDRESSES         MAC                GID        QP        HANDLE  SENT    HEARD
-ib0        10.0.0.2,fe80::2  02:00:00:00:00:02  192.0.2.2  0x000022  ready   1s ago  1m30s ago
-ib0        -                 02:00:00:00:00:03  192.0.2.3  0x000023  asked   never   never
+	want := `INTERFACE  ADDRESSES         MAC                GID        QP        HANDLE  SENT    HEARD      TX BYTES  RX BYTES
+ib0        10.0.0.2,fe80::2  02:00:00:00:00:02  192.0.2.2  0x000022  ready   1s ago  1m30s ago  1234567   89
+ib0        -                 02:00:00:00:00:03  192.0.2.3  0x000023  asked   never   never      0         0
 `
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, want)

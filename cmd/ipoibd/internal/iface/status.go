@@ -138,7 +138,7 @@ func reportPeers(list []neigh.PeerInfo) []report.Peer {
 		for _, ip := range p.IPs {
 			ips = append(ips, ip.String())
 		}
-		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle, Sent: p.Sent, Heard: p.Heard})
+		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle, Sent: p.Sent, Heard: p.Heard, TxBytes: p.SentBytes, RxBytes: p.HeardBytes})
 	}
 	return out
 }

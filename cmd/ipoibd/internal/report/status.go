@@ -205,6 +205,9 @@ type Peer struct {
 	// Sent is when data was last sent to it; Heard is when data, ARP or ND last came from it.
 	Sent  time.Time `json:"last_sent,omitzero"`
 	Heard time.Time `json:"last_heard,omitzero"`
+	// TxBytes and RxBytes are of the IP packets that were sent to it and received from it.
+	TxBytes uint64 `json:"tx_bytes"`
+	RxBytes uint64 `json:"rx_bytes"`
 }
 
 // Histogram is a distribution of durations.

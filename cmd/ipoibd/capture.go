@@ -141,7 +141,7 @@ func replaceFile(path string) (*os.File, error) {
 	info, err := os.Lstat(path)
 	const other = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice
 	if err != nil || info.Mode()&other == 0 {
-		return kernel.Replace(path, 0o600, func(*os.File) error { return nil })
+		return kernel.Replace(path, func(*os.File) error { return nil })
 	}
 	to, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -40,14 +40,15 @@ func OpenPrivate(dirFD int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Replace puts a new file in the place of the one at a path, if there is one. Other processes see the old file or all
-// that fill has written. If fill fails, the old file stays. The caller closes the new one.
-func Replace(path string, mode os.FileMode, fill func(*os.File) error) (*os.File, error) {
+// Replace puts a new file, which only this user can read and write, in the place of the one at a path, if there is
+// one. Other processes see the old file or all that fill has written. If fill fails, the old file stays. The caller
+// closes the new one.
+func Replace(path string, fill func(*os.File) error) (*os.File, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
 	}
-	if err = errors.Join(fill(file), file.Chmod(mode)); err == nil {
+	if err = fill(file); err == nil {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {

@@ -79,7 +79,7 @@ func TestReplace(t *testing.T) {
 		err       error
 		was, want string
 	}{{"one", nil, "", "one"}, {"two", failed, "one", "one"}, {"three", nil, "one", "three"}} {
-		f, err := Replace(path, 0o640, func(f *os.File) error {
+		f, err := Replace(path, func(f *os.File) error {
 			_, err := f.WriteString(c.text)
 			if got := content(); got != c.was {
 				t.Errorf("%s: %q meanwhile, want %q", c.text, got, c.was)
@@ -92,7 +92,7 @@ func TestReplace(t *testing.T) {
 		f.Close() // it may be nil
 	}
 	info, err := os.Stat(path)
-	if err != nil || info.Mode() != 0o640 {
+	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))

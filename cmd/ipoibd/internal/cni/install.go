@@ -24,9 +24,9 @@ func Install(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("install the plugin: %w", err)
 	}
-	to, err := kernel.Replace(filepath.Join(dir, PluginName), 0o755, func(f *os.File) error {
+	to, err := kernel.Replace(filepath.Join(dir, PluginName), func(f *os.File) error {
 		_, err := io.Copy(f, from)
-		return errors.Join(err, f.Sync())
+		return errors.Join(err, f.Chmod(0o755), f.Sync())
 	})
 	if err != nil {
 		return fmt.Errorf("install the plugin: %w", err)

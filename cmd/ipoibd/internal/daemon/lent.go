@@ -57,7 +57,7 @@ func replaceFile(path string, requests []json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	file, err := kernel.Replace(path, 0o600, func(f *os.File) error { _, err := f.Write(text); return err })
+	file, err := kernel.Replace(path, func(f *os.File) error { _, err := f.Write(text); return err })
 	if err != nil {
 		return err
 	}

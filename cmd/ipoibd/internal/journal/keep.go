@@ -51,7 +51,7 @@ func (j *Journal) Load(path string) error {
 // Create creates the file that Keep writes to, with the present entries, in place of that of a former
 // process.
 func (j *Journal) Create(path string) (*os.File, error) {
-	return kernel.Replace(path, 0o600, func(f *os.File) error { return writeLines(f, j.Since(0)) })
+	return kernel.Replace(path, func(f *os.File) error { return writeLines(f, j.Since(0)) })
 }
 
 // Keep writes the journal to a file, and then each new entry, until ctx ends, so that events outlive

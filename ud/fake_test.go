@@ -52,6 +52,7 @@ func newPeers(epoch uint64) *fakePeers {
 func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
 	return destB, &p.sent, dst == macB
 }
+
 func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)                { d, ok := p.groups[mgid]; return d, ok }
 func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) (ipoib.MAC, *atomic.Uint64) { return macB, &p.heard }
 func (p *fakePeers) InUse(hca.GID, hca.QPN) bool                          { return false }

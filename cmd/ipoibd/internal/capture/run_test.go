@@ -287,7 +287,7 @@ func TestRunSnaplen(t *testing.T) {
 	})
 }
 
-// A packet that passes when the beginning of the file arrives is captured: whoever waits for the file may begin
+// A packet that passes when the beginning of the file arrives is captured: a program that waits for the file may begin
 // to send.
 func TestRunRecordsBeforeItWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ type reportStep struct {
 	answer   bool // the peer answers
 	alone    bool // there is no peer to ask
 	ask      bool // want: an echo request is sent
-	refuted  bool // want: the device is told
+	refuted  bool // want: the report is refuted
 	inForce  int  // want: the MTU of the path that is believed; 0: none
 	examined bool // want: an examination is under way
 }

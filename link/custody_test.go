@@ -146,7 +146,6 @@ func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	const starts = 8
 	for _, there := range []bool{false, true, true} {
 		type outcome struct {
@@ -206,7 +205,6 @@ func TestFileGoesWithTheHolder(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	tap, _ := openTAP(t, spec("ib0"))
 	for dir, want := range map[string]os.FileMode{"/run/ipoibd": 0o755, holders: 0o700} {
 		info, err := os.Stat(dir)

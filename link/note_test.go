@@ -68,7 +68,6 @@ func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
 	killed, running := leaveNote(7), leaveNote(8)
 	must(t, killed.Close()) // as the kernel does; only the path is left
 	defer leaveNote(9).Close()

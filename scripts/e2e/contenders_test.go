@@ -22,9 +22,6 @@ func TestContendersForTheInterface(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil { // for the PIDs
-		t.Fatal(err)
-	}
 	a, b := twoJoined(t)
 	talk := b.talkTo(a)
 	stop := a.contend()

@@ -6,7 +6,7 @@
 // [Enter] re-executes the test binary for the running test in a new network and mount
 // namespace, and in a new user namespace if the caller lacks CAP_SYS_ADMIN. The parent
 // waits, repeats the child's output and adopts its result. In the child, the loopback
-// interface is up and /sys shows the devices of the new namespace:
+// interface is up, /sys shows the devices of the new namespace, and /run is empty:
 //
 //	func TestTAP(t *testing.T) {
 //		if nstest.Enter(t) {

@@ -24,8 +24,8 @@
 // A file in /run/ipoibd/holders contains the PID of the holder. Its name consists of the
 // namespace's inode and the interface's index there, and the holder keeps it locked
 // (flock(2)). The file only adds the PID to [OwnedError]; if it cannot be written, or
-// if another user could have written it, the PID is unknown. The file of a process that was
-// killed is ignored, and removed by the next process that writes one.
+// if its owner is not the user of that process, the PID is unknown. The file of a process that
+// was killed is ignored, and removed by the next process that writes one.
 //
 // # Ownership
 //

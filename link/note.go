@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,9 +19,15 @@ const (
 	notesDir = runDir + "/holders"
 )
 
+// A file may be locked or removed for a moment by processes that read it or look for old ones.
+const (
+	noteTries = 100
+	notePause = time.Millisecond
+)
+
 // trusted reports whether runDir and notesDir are directories, not symbolic links, in
 // which only root and this user can have created or replaced files. Otherwise another
-// user could write a wrong PID there, or make this process write to another file.
+// user could make this process write to another file.
 func trusted() bool {
 	for _, dir := range []string{runDir, notesDir} {
 		info, err := os.Lstat(dir)
@@ -59,33 +66,41 @@ func leaveNote(index int) *os.File {
 		return nil
 	}
 	removeOld()
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		err = f.Truncate(0)
-	}
-	if err == nil {
-		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
-	}
-	if err != nil {
+	for range noteTries {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && there(f) {
+			if f.Truncate(0) == nil {
+				if _, err = f.WriteString(strconv.Itoa(os.Getpid())); err == nil {
+					return f
+				}
+			}
+			f.Close()
+			return nil
+		}
 		f.Close()
-		return nil
+		time.Sleep(notePause)
 	}
-	return f
+	return nil
 }
 
-// removeOld removes the files of processes that were killed, which are no longer locked. A
-// file that another process creates at this very moment is not locked yet. If that is removed,
-// the PID of its process is unknown.
+// there reports whether a file still has its name.
+func there(f *os.File) bool {
+	opened, err := f.Stat()
+	named, errNamed := os.Lstat(f.Name())
+	return err == nil && errNamed == nil && os.SameFile(opened, named)
+}
+
+// removeOld removes the files of processes that were killed, which are no longer locked. It may
+// take a file for one that another process has just created, and not locked yet. That process tries again.
 func removeOld() {
 	files, _ := os.ReadDir(notesDir)
 	for _, file := range files {
 		path := filepath.Join(notesDir, file.Name())
 		if f, err := openOld(path); err == nil {
-			if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && there(f) {
 				_ = os.Remove(path)
 			}
 			f.Close()
@@ -105,11 +120,12 @@ func removeNote(f *os.File) {
 	}
 }
 
-// holder returns the PID of the process that holds an interface, or 0 if it is not
-// known.
+// holder returns the PID of the process that holds an interface, or 0 if it is not known. The
+// directory may belong to another user, to whom root has given it. So holder believes only what a
+// user writes about a process of his own.
 func holder(index int) int {
 	path, err := notePath(index)
-	if err != nil || !trusted() {
+	if err != nil {
 		return 0
 	}
 	f, err := openOld(path)
@@ -120,8 +136,26 @@ func holder(index int) int {
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
 		return 0 // the process that wrote it has ended
 	}
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
+		return 0
+	}
 	var text [20]byte
 	n, _ := f.Read(text[:])
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	pid, _ := strconv.Atoi(string(text[:n]))
+	if pid < 1 || userOf(pid) != strconv.Itoa(int(st.Uid)) {
+		return 0
+	}
 	return pid
+}
+
+// userOf returns the effective user ID of a process, or "" if it is not known (proc_pid_status(5)).
+func userOf(pid int) string {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, found := strings.Cut(string(status), "\nUid:")
+	ids := strings.Fields(rest)
+	if err != nil || !found || len(ids) < 2 {
+		return ""
+	}
+	return ids[1]
 }

@@ -3,6 +3,10 @@ package link
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,9 +14,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A directory that another user owns, can write to, or has replaced by a symbolic link
-// is not used: no file is created in it, and no PID is read from it.
-func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
+// In a directory that another user owns, can write to, or has replaced by a symbolic link,
+// no file is created.
+func TestNoFileInADirectoryOfAnotherUser(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -21,17 +25,17 @@ func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		prepare func() error
-		pid     int
+		written bool
 	}{
-		{"our own", func() error { return mkdir(notesDir) }, os.Getpid()},
-		{"another user's", func() error { return errors.Join(mkdir(notesDir), os.Chown(runDir, nobody, nobody)) }, 0},
-		{"another user's inside", func() error { return errors.Join(mkdir(notesDir), os.Chown(notesDir, nobody, nobody)) }, 0},
-		{"writable", func() error { return errors.Join(mkdir(notesDir), os.Chmod(runDir, 0o777)) }, 0},
-		{"writable inside", func() error { return errors.Join(mkdir(notesDir), os.Chmod(notesDir, 0o777)) }, 0},
-		{"symbolic link", func() error { return errors.Join(mkdir("/run/elsewhere/holders"), os.Symlink("elsewhere", runDir)) }, 0},
+		{"our own", func() error { return mkdir(notesDir) }, true},
+		{"another user's", func() error { return errors.Join(mkdir(notesDir), os.Chown(runDir, nobody, nobody)) }, false},
+		{"another user's inside", func() error { return errors.Join(mkdir(notesDir), os.Chown(notesDir, nobody, nobody)) }, false},
+		{"writable", func() error { return errors.Join(mkdir(notesDir), os.Chmod(runDir, 0o777)) }, false},
+		{"writable inside", func() error { return errors.Join(mkdir(notesDir), os.Chmod(notesDir, 0o777)) }, false},
+		{"symbolic link", func() error { return errors.Join(mkdir("/run/elsewhere/holders"), os.Symlink("elsewhere", runDir)) }, false},
 		{"symbolic link inside", func() error {
 			return errors.Join(mkdir("/run/elsewhere"), mkdir(runDir), os.Symlink("../elsewhere", notesDir))
-		}, 0},
+		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
@@ -43,22 +47,84 @@ func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := leaveNote(index)
-			if (f != nil) != (c.pid != 0) {
-				t.Errorf("created a file: %t, want %t", f != nil, c.pid != 0)
+			if (f != nil) != c.written {
+				t.Errorf("created a file: %t, want %t", f != nil, c.written)
 			}
-			if f == nil { // another user creates one
-				path, err := notePath(index)
-				must(t, err)
-				must(t, os.WriteFile(path, []byte("1"), 0o600))
-				f, err = os.Open(path)
-				must(t, err)
-				must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
-			}
-			defer f.Close()
-			if pid := holder(index); pid != c.pid {
-				t.Errorf("the holder is process %d, want %d", pid, c.pid)
+			if f != nil {
+				f.Close()
 			}
 		})
+	}
+}
+
+// Root believes what another user writes about a process of his own, and nothing else: the
+// directory belongs to the user as whom the daemon runs.
+func TestHolderOfAnotherUser(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const index, nobody = 7, 65534
+	must(t, os.MkdirAll(notesDir, 0o755))
+	sleep := exec.Command("sleep", "60")
+	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, Pdeathsig: syscall.SIGKILL}
+	if err := errors.Join(os.Chown(notesDir, nobody, nobody), sleep.Start()); errors.Is(err, unix.EINVAL) {
+		t.Logf("this user namespace has no user %d", nobody)
+		return
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = sleep.Process.Kill(), sleep.Wait() }()
+	path, err := notePath(index)
+	must(t, err)
+	for _, c := range []struct {
+		name  string
+		pid   int
+		owner int
+		want  int
+	}{
+		{"a process of his own", sleep.Process.Pid, nobody, sleep.Process.Pid},
+		{"a process of root", os.Getpid(), nobody, 0},
+		{"none", 0, nobody, 0},
+		{"root, about his process", sleep.Process.Pid, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must(t, os.WriteFile(path, []byte(strconv.Itoa(c.pid)), 0o600))
+			defer os.Remove(path)
+			must(t, os.Chown(path, c.owner, c.owner))
+			f, err := os.Open(path)
+			must(t, err)
+			defer f.Close()
+			must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+			if pid := holder(index); pid != c.want {
+				t.Errorf("the holder is process %d, want %d", pid, c.want)
+			}
+			must(t, os.Link(path, path+"2"))
+			defer os.Remove(path + "2")
+			if pid := holder(index); pid != 0 {
+				t.Errorf("a file with two names: the holder is process %d, want 0", pid)
+			}
+		})
+	}
+}
+
+// Processes that start at the same time remove each other's files only if these are old.
+func TestFilesOfStartingProcessesStay(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for range 300 {
+		var notes [8]*os.File
+		var all sync.WaitGroup
+		for i := range notes {
+			all.Go(func() { notes[i] = leaveNote(i + 1) })
+		}
+		all.Wait()
+		for i, f := range notes {
+			if pid := holder(i + 1); pid != os.Getpid() {
+				t.Fatalf("the holder of interface %d is process %d, want %d", i+1, pid, os.Getpid())
+			}
+			removeNote(f)
+		}
 	}
 }
 

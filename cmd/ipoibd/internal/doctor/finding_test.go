@@ -242,6 +242,13 @@ var diagnoses = []struct {
 	{"a restarted peer", busy, func(f *Facts) { f.device().Replicates = true; f.count("rx_drop_no_qp", 2, 3) }, "drops", "rx_drop_no_qp grew by 1 to 3", ""},
 	{"counters of another opening", busy, func(f *Facts) { f.device().Opens = 2; f.count("rx_drop_no_qp", 9, 3) }, "", "", ""},
 	{"no daemon there", busy, func(f *Facts) { f.device().Peers = []netip.Addr{peer}; f.count("wire_icmp_errors", 0, 1) }, "peer_refuses", "the peers are 192.0.2.2", "ip route get 192.0.2.2"},
+	{"no route", busy, func(f *Facts) { f.lonely(); f.count("wire_tx_drop_no_route", 2, 2) }, "peer_refuses", "wire_tx_drop_no_route is 2", ""},
+	{"no route to one", busy, func(f *Facts) { f.count("wire_tx_packets", 90, 99); f.count("wire_tx_drop_no_route", 2, 3) }, "peer_refuses", "1 more", ""},
+	{"the underlay was down", busy, func(f *Facts) {
+		f.lonely()
+		f.count("wire_tx_packets", 9, 9)
+		f.count("wire_tx_drop_no_route", 2, 2)
+	}, "", "", ""},
 	{"no peer answers", busy, func(f *Facts) {
 		noticing(report.NoticeSilent)(f)
 		f.device().Peers = slices.Repeat([]netip.Addr{peer}, 10)

@@ -26,11 +26,7 @@ type traffic struct {
 // counts such datagrams now and then, for example when a peer restarts.
 func (t *traffic) blames(counters ...string) string {
 	for _, name := range counters {
-		total := t.device.Counters[name].Value
-		grown := uint64(0)
-		if t.earlier != nil && total > t.earlier.Counters[name].Value {
-			grown = total - t.earlier.Counters[name].Value
-		}
+		total, grown := t.device.Counters[name].Value, t.grown(name)
 		lonely := !hasPeers(t)
 		if grown > 0 || total > 0 && lonely {
 			text := fmt.Sprintf("%s is %d, %d more than %s before", name, total, grown, t.watched)
@@ -41,6 +37,15 @@ func (t *traffic) blames(counters ...string) string {
 		}
 	}
 	return ""
+}
+
+// grown returns by how much a counter has grown while it was watched.
+func (t *traffic) grown(counter string) uint64 {
+	if t.earlier == nil {
+		return 0
+	}
+	before, now := t.earlier.Counters[counter].Value, t.device.Counters[counter].Value
+	return now - min(before, now)
 }
 
 // traffics calls each with the traffic of the open devices.
@@ -151,7 +156,12 @@ func oneSidedPeer(f *Facts) []Finding {
 
 func peerRefuses(f *Facts) []Finding {
 	return f.traffics(func(t *traffic) *Finding {
-		evidence := t.blames("wire_icmp_errors", "wire_tx_drop_no_route")
+		const sent, unrouted = "wire_tx_packets", "wire_tx_drop_no_route"
+		evidence := t.blames("wire_icmp_errors")
+		// An underlay that was down for a moment had no routes either. Datagrams have left since.
+		if mostly := t.device.Counters[unrouted].Value > t.device.Counters[sent].Value; evidence == "" && (mostly || t.grown(unrouted) > 0) {
+			evidence = t.blames(unrouted)
+		}
 		if evidence == "" {
 			return nil
 		}

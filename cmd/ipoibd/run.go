@@ -197,8 +197,11 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 			name = giver.Username
 		}
 	}
-	if name == "root" {
+	switch {
+	case name == "root":
 		return nil, nil
+	case needs.NeedsRoot():
+		return nil, fmt.Errorf("user %s cannot reset a device with reset: driver or pci, because only root may write to its files in /sys", name)
 	}
 	found, err := sandbox.LookupUser(name)
 	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {

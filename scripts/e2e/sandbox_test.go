@@ -161,6 +161,7 @@ func TestUser(t *testing.T) {
 	a.waitCarrier()
 	is("adopted")
 	requireMistake(t, a.runDaemon("--user", "nobody-of-that-name"), "leave root: --user: user: unknown user nobody-of-that-name; --user root stays root")
+	requireMistake(t, a.ipoibd("run", "--device", "mlx5_0", "--reset", "driver", "--user", "nobody"), "leave root: user nobody cannot reset a device with reset: driver or pci, because only root may write to its files in /sys; --user root stays root")
 	requireMistake(t, a.runDaemon("--user", "nobody", "--sandbox=false"), "--user cannot be combined with --sandbox=false")
 }
 

@@ -100,11 +100,15 @@ type stream struct {
 // streamRate is low enough for two shared processors to carry it and still run engines.
 const streamRate = "20M"
 
+// streamPort is iperf3's default, and measurePort that of measurements. A server accepts one client
+// at a time, and refuses the next one for a moment.
+const streamPort, measurePort = "5201", "5202"
+
 // serve starts iperf3's server in the application's container.
-func (p *pod) serve() {
+func (p *pod) serve(port string, args ...string) {
 	p.t.Helper()
-	p.do("exec", "--detach", p.app(), "iperf3", "--server")
-	eventually(p.t, "iperf3 listens", func() bool { return strings.Contains(p.inApp("ss", "-Hltn", "sport = 5201"), "5201") }, nil)
+	p.do(append([]string{"exec", "--detach", p.app(), "iperf3", "--server", "--port", port}, args...)...)
+	eventually(p.t, "iperf3 listens", func() bool { return strings.Contains(p.inApp("ss", "-Hltn", "sport = "+port), port) }, nil)
 }
 
 // stream starts a connection to a pod that serves. It lasts for a day, or until one of the
@@ -154,7 +158,7 @@ func (s *stream) requireMoves(after string) {
 	}, nil)
 }
 
-// throughput measures a TCP connection to a pod that serves, in Mbit/s.
+// throughput measures a TCP connection to a pod, in Mbit/s.
 func (p *pod) throughput(to *pod, more ...string) float64 {
 	p.t.Helper()
 	var result struct {
@@ -164,7 +168,8 @@ func (p *pod) throughput(to *pod, more ...string) float64 {
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	out := p.inApp(append([]string{"iperf3", "--client", to.address, "--time", "2", "--json"}, more...)...)
+	to.serve(measurePort, "--one-off")
+	out := p.inApp(append([]string{"iperf3", "--client", to.address, "--port", measurePort, "--time", "2", "--json"}, more...)...)
 	if err := json.Unmarshal([]byte(out), &result); err != nil {
 		p.t.Fatalf("iperf3: %v\n%s", err, out)
 	}

@@ -96,7 +96,7 @@ const addedLimit = time.Second
 // long the pod is unreachable in addition to the time that the engine needs.
 func testReplacements(t *testing.T, hostA, hostB *engine) {
 	a, b := newPods(t, hostA, hostB)
-	b.serve()
+	b.serve(streamPort)
 	connection := a.stream(b)
 	probe := a.probe(b)
 	defer probe.stop()

@@ -86,7 +86,6 @@ func testTraffic(t *testing.T, hostA, hostB *engine) {
 		t.Errorf("ping:\n%s", out)
 	}
 	t.Log(out[strings.LastIndex(out, "\n")+1:])
-	b.serve()
 	t.Logf("iperf3: %.0f Mbit/s, in reverse %.0f Mbit/s", a.throughput(b), a.throughput(b, "--reverse"))
 	requirePrivileges(t, a)
 }
@@ -95,7 +94,7 @@ func testTraffic(t *testing.T, hostA, hostB *engine) {
 // the application, which finds its ib0 again; and the first one, which all others follow.
 func testRestarts(t *testing.T, hostA, hostB *engine) {
 	a, b := newPods(t, hostA, hostB)
-	b.serve()
+	b.serve(streamPort)
 	connection := a.stream(b)
 	for _, restart := range []struct {
 		name string
@@ -203,7 +202,7 @@ func testPodman(t *testing.T, e *engine) {
 		t.Errorf("the user namespace maps %q, want root to be user %s", got, podmanUser)
 	}
 	requirePrivileges(t, a)
-	b.serve()
+	b.serve(streamPort)
 	t.Logf("iperf3: %.0f Mbit/s", a.throughput(b))
 	connection := a.stream(b)
 	for _, end := range []string{"kill", "stop"} {

@@ -27,8 +27,6 @@ func TestLanes(t *testing.T) {
 					t.Errorf("host %d: the status shows %d lanes", i, n)
 				}
 			}
-			b.background("iperf3", "--server")
-			eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
 			bothWays(t, a, b)
 			for i, k := range rest(t, a, b) {
 				hosts[i].checkDaemon(k)
@@ -59,7 +57,16 @@ func bothWays(t *testing.T, a, b *host) {
 	pingAll(a, b)
 	for _, dst := range []string{b.ip4(), b.ip6()} {
 		for _, way := range [][]string{nil, {"--reverse"}} {
+			// A server of several tests refuses the next client for a moment.
+			server := b.Command("iperf3", "--server", "--one-off")
+			if err := server.Start(); err != nil {
+				t.Fatalf("start iperf3: %v", err)
+			}
+			eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
 			a.Run("iperf3", append([]string{"--client", dst, "--parallel", "4", "--bytes", "8M"}, way...)...)
+			if err := server.Wait(); err != nil {
+				t.Fatalf("iperf3's server: %v", err)
+			}
 		}
 	}
 	a.Run("ping", "-n", "-q", "-f", "-c", "300", b.ip4())

@@ -41,6 +41,7 @@ type opening struct {
 	fails []error       // of the next ones
 	hangs time.Duration // of the next one
 	short bool          // the host has no descriptors left
+	query error         // of query_port, also once the device is open
 }
 
 // meet waits as long as an opening is to hang, and returns the error that it is to fail with.
@@ -59,6 +60,22 @@ func (o *opening) meet() (err error) {
 		return &hca.VerbError{Verb: "open_device", On: "in a storm", Err: err}
 	}
 	return nil
+}
+
+// queried is a device whose query_port may fail.
+type queried struct {
+	*faults.Device
+	opening *opening
+}
+
+func (d queried) QueryPort(num uint8) (hca.PortAttr, error) {
+	d.opening.mu.Lock()
+	err := d.opening.query
+	d.opening.mu.Unlock()
+	if err != nil {
+		return hca.PortAttr{}, &hca.VerbError{Verb: "query_port", On: "in a storm", Err: err}
+	}
+	return d.Device.QueryPort(num)
 }
 
 // change changes what openings meet.
@@ -94,6 +111,7 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			x.instances = append(x.instances, f)
+			return queried{f, &x.opening}, err
 		}
 		return dev, err
 	}

@@ -46,6 +46,13 @@ var calamities = []calamity{
 	{4, once(func(h *stormHost) { h.command(h.dev.Reset) })},
 	{30, once(func(h *stormHost) { h.command(h.dev.Recover) })},
 	{3, failingOpenings},
+	{3, func(rnd *rand.Rand) (do, undo func(*stormHost)) {
+		why := []error{hca.ErrIO, hca.ErrTimeout, hca.ErrBusy, hca.ErrNoMemory}[rnd.IntN(4)]
+		query := func(err error) func(*stormHost) {
+			return func(h *stormHost) { h.opening.change(func() { h.opening.query = err }) }
+		}
+		return query(why), query(nil)
+	}},
 	{2, func(rnd *rand.Rand) (do, undo func(*stormHost)) {
 		d := upTo(rnd, 3*time.Second)
 		return func(h *stormHost) { h.opening.change(func() { h.opening.hangs = d }) }, nil

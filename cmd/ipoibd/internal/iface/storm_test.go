@@ -162,7 +162,7 @@ func (s *storm) calm() {
 	s.fabric.SetConditions(memfabric.Conditions{})
 	for _, h := range s.hosts {
 		h.slot.ClearFaults()
-		h.opening.change(func() { h.opening.fails, h.opening.hangs, h.opening.short = nil, 0, false })
+		h.opening.change(func() { h.opening.fails, h.opening.hangs, h.opening.short, h.opening.query = nil, 0, false, nil })
 		h.release()
 		h.straighten()
 		h.replug()

@@ -23,17 +23,16 @@ var (
 	ErrGone = errors.New("the interface was deleted")
 )
 
-// OwnedError reports which process holds an interface. It wraps ErrOwned.
+// OwnedError reports which process holds an interface. It wraps ErrOwned, and does not name the interface.
 type OwnedError struct {
-	Name string
-	PID  int // 0: unknown
+	PID int // 0: unknown
 }
 
 func (e *OwnedError) Error() string {
 	if e.PID == 0 {
-		return fmt.Sprintf("%s: %v (its process is unknown)", e.Name, ErrOwned)
+		return fmt.Sprintf("%v (its process is unknown)", ErrOwned)
 	}
-	return fmt.Sprintf("%s: %v (process %d)", e.Name, ErrOwned, e.PID)
+	return fmt.Sprintf("%v (process %d)", ErrOwned, e.PID)
 }
 
 func (e *OwnedError) Unwrap() error { return ErrOwned }

@@ -145,7 +145,7 @@ func (c *claim) prepare() error {
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", c.spec.Name, classify(err))
 	case found == nil && !c.make:
-		return fmt.Errorf("%s: %w", c.spec.Name, ErrNotFound)
+		return ErrNotFound
 	case found == nil:
 		err := c.create()
 		c.made = err == nil
@@ -164,7 +164,7 @@ func (c *claim) check(l netlink.Link, own int) error {
 	}
 	if queues(l) > own {
 		c.again = true
-		return &OwnedError{Name: c.spec.Name}
+		return &OwnedError{}
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (c *claim) takePossession(t *TAP) error {
 		// queue was the first and has been closed since.
 		if l.(*netlink.Tuntap).Flags&netlink.TUNTAP_VNET_HDR == 0 {
 			c.again = true
-			return &OwnedError{Name: c.spec.Name}
+			return &OwnedError{}
 		}
 		if !isEthernet(l) {
 			if err := t.control(setEthernet); err != nil {
@@ -219,7 +219,7 @@ func (c *claim) takePossession(t *TAP) error {
 				return nil
 			}
 			c.again = true
-			return &OwnedError{Name: c.spec.Name}
+			return &OwnedError{}
 		})
 		if err != nil {
 			return err
@@ -247,7 +247,7 @@ func (c *claim) create() (err error) {
 	c.index = l.Attrs().Index
 	if foreign(l, 1) > 0 || !owned(l) || !isEthernet(l) {
 		c.again, c.spoilt = true, true
-		return errors.Join(&OwnedError{Name: c.spec.Name}, c.rtnl.deleteLink(c.index))
+		return errors.Join(&OwnedError{}, c.rtnl.deleteLink(c.index))
 	}
 	if err := configure(c.rtnl, c.index, c.spec); err != nil {
 		c.again = errors.Is(err, unix.EEXIST) // another process has created it in the meantime
@@ -332,7 +332,7 @@ func DeleteIn(netns, name string) error {
 	c := claim{spec: Spec{Name: name, Netns: netns}}
 	t, err := c.runThere()
 	if err != nil {
-		return err
+		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return t.Remove()
 }

@@ -174,8 +174,8 @@ var diagnoses = []struct {
 	}, "port_taken", "y (pid 8)", "ss -ulpn sport = :4791"},
 	{"another error of the port", idle, func(f *Facts) { f.Devices[0].Bind = errors.New("no such device") }, "", "", ""},
 	{"a foreign ib0", idle, func(f *Facts) { f.Interfaces[0].Available = link.ErrNameTaken }, "name_taken", "does not belong", "ipoibd run --name ib1"},
-	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{Name: "ib0", PID: 9} }, "name_in_use", "process 9", "kill 9"},
-	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{Name: "ib0"} }, "name_in_use", "unknown", ""},
+	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{PID: 9} }, "name_in_use", "process 9", "kill 9"},
+	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{} }, "name_in_use", "unknown", ""},
 	{"a start is not examined while a daemon runs", busy, func(f *Facts) {
 		f.Tun, f.Control, f.Process.Files, f.Interfaces[0].Available = link.ErrNoTun, unix.EROFS, 40, &link.OwnedError{}
 	}, "", "", ""},

@@ -121,8 +121,8 @@ func removeNote(f *os.File) {
 }
 
 // holder returns the PID of the process that holds an interface, or 0 if it is not known. The
-// directory may belong to another user, to whom root has given it. So holder believes only what a
-// user writes about a process of his own.
+// directory may belong to another user, to whom root has given it. So holder believes a file only if
+// its owner runs the process that it names.
 func holder(index int) int {
 	path, err := notePath(index)
 	if err != nil {

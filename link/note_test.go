@@ -57,7 +57,7 @@ func TestNoFileInADirectoryOfAnotherUser(t *testing.T) {
 	}
 }
 
-// Root believes what another user writes about a process of his own, and nothing else: the
+// Root believes what another user writes about that user's own process, and nothing else: the
 // directory belongs to the user as whom the daemon runs.
 func TestHolderOfAnotherUser(t *testing.T) {
 	if nstest.Enter(t) {
@@ -82,10 +82,10 @@ func TestHolderOfAnotherUser(t *testing.T) {
 		owner int
 		want  int
 	}{
-		{"a process of his own", sleep.Process.Pid, nobody, sleep.Process.Pid},
+		{"its owner's process", sleep.Process.Pid, nobody, sleep.Process.Pid},
 		{"a process of root", os.Getpid(), nobody, 0},
 		{"none", 0, nobody, 0},
-		{"root, about his process", sleep.Process.Pid, 0, 0},
+		{"root's, about a process of another user", sleep.Process.Pid, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must(t, os.WriteFile(path, []byte(strconv.Itoa(c.pid)), 0o600))

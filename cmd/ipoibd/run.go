@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	osuser "os/user"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,6 +66,9 @@ func runCommand() *cobra.Command {
 			confined, programs, err := f.confine(cmd.ErrOrStderr(), s, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(50) // no frame allocates, so memory matters more than collections
 			}
 			lines := process.NewLogWriter(cmd.ErrOrStderr(), s.format)
 			defer lines.Close()

@@ -15,8 +15,8 @@ import (
 )
 
 // memoryLimit bounds the growth of a daemon's peak resident memory by an
-// attack, in KiB: three times the largest growth seen, which thousands of
-// clients of the control socket cause.
+// attack, in KiB: half as much again as the largest growth seen, which a full
+// table of peers causes while its status is read again and again.
 const memoryLimit = 128 << 10
 
 // siege is two honest hosts that exchange pings all the time, and a third host

@@ -127,10 +127,11 @@ func (f *Iface) Summary() string {
 func (f *Iface) Works() bool { return f.shown.snapshot.Load().State == report.InterfaceUp }
 
 // reportPeers returns the peers in the order of their MACs. It leaves out those that have
-// another address now, or were never used.
+// another address now, or were never used. It sorts list in place, which may be long.
 func reportPeers(list []neigh.PeerInfo) []report.Peer {
+	slices.SortFunc(list, func(a, b neigh.PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) })
 	out := make([]report.Peer, 0, len(list))
-	for _, p := range slices.SortedFunc(slices.Values(list), func(a, b neigh.PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) }) {
+	for _, p := range list {
 		if len(p.IPs) == 0 && p.Handle == "none" {
 			continue
 		}

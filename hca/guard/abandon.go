@@ -9,6 +9,7 @@ import "ipoibd/hca"
 func (d *Device) AbandonCall() (returned func()) {
 	d.counts.abandoned.Add(1)
 	d.counts.stuck.Add(1)
+	d.hung.Store(true)
 	d.mu.Lock()
 	d.inside++
 	d.hanging++

@@ -94,6 +94,7 @@ type Device struct {
 	counts  counts
 
 	fatalDelivered atomic.Bool // NextEvent has returned DEVICE_FATAL
+	hung           atomic.Bool // a call was abandoned because it did not return in time
 
 	self     object
 	released chan struct{} // closed when the backend has released the device

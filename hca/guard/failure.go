@@ -37,6 +37,10 @@ func (d *Device) Err() error {
 	return nil
 }
 
+// Hung reports whether a call did not return in time. Close of such a device, once it has failed, is
+// likely to wait in vain.
+func (d *Device) Hung() bool { return d.hung.Load() }
+
 // Fail moves the device to the failed state. Only the first call has an effect. Fail does
 // not block, and any goroutine may call it.
 func (d *Device) Fail(cause error) {

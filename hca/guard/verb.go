@@ -186,6 +186,9 @@ func (c *flight[T]) abandon(d *Device, name string, why error) answer[T] {
 		return <-c.answered
 	}
 	d.counts.abandoned.Add(1)
+	if why == hca.ErrStuck {
+		d.hung.Store(true)
+	}
 	return answer[T]{err: d.wrap(name, why), fate: fateAbandoned}
 }
 

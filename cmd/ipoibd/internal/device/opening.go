@@ -18,8 +18,8 @@ import (
 const (
 	// verbTimeout is how long a verb may take: one that is stuck is found within a second.
 	verbTimeout = 800 * time.Millisecond
-	// closePatience is how long to wait for an HCA in error state to close: a verb that
-	// hangs in it returns only when it is reset.
+	// closePatience is how long to wait for an HCA in error state to close. An HCA in which a call
+	// has hung is not waited for: the call returns only when the HCA is reset.
 	closePatience = 20 * time.Millisecond
 )
 
@@ -178,7 +178,10 @@ func (o *owner) retire() {
 		done := make(chan struct{})
 		o.work.Go(func() { defer close(done); o.closeHCA(s) })
 		var enough <-chan time.Time
-		if s.Err() != nil {
+		switch {
+		case s.Hung():
+			enough = time.After(0)
+		case s.Err() != nil:
 			enough = time.After(closePatience)
 		}
 		select {

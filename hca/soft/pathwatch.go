@@ -53,7 +53,7 @@ func (w *pathWatch) run(ctx context.Context) {
 		}
 		w.look(time.Now())
 		if len(w.known.narrow) == 0 && w.next >= len(w.dests) {
-			timer.Reset(pathRest)
+			timer.Reset(pathRest - time.Duration(time.Now().UnixNano())%pathRest) // with others that rest
 		} else {
 			timer.Reset(pathEvery)
 		}

@@ -46,25 +46,26 @@ func (d *Detector) Restart() {
 // NextDeadline returns when the next sample is due, or false if it is due at
 // once. mayRest is false while other queues of the queue pair have work: then the idle one is watched too.
 func (d *Detector) NextDeadline(mayRest bool) (time.Time, bool) {
-	every := d.conf.Interval
+	at := d.last.Add(d.conf.Interval)
 	if mayRest {
-		every = d.interval()
+		at = d.due()
 	}
-	return d.last.Add(every), !d.last.IsZero()
+	return at, !d.last.IsZero()
 }
 
-// interval returns the longest time from the last sample to the next one.
-func (d *Detector) interval() time.Duration {
+// due returns when the next sample is due at the latest. At rest that is at the next multiple of Rest since
+// 1970, when everything else that rests on this host wakes up too.
+func (d *Detector) due() time.Time {
 	if d.Resting() {
-		return d.conf.Rest
+		return d.last.Add(d.conf.Rest - time.Duration(d.last.UnixNano())%d.conf.Rest)
 	}
-	return d.conf.Interval
+	return d.last.Add(d.conf.Interval)
 }
 
 // Step judges a sample taken at now, which must not decrease. It does not block
 // and keeps no reference to s.
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
-	gap := now.Sub(d.last) - d.interval() + d.conf.Interval // without the part that is the rest's
+	gap := now.Sub(d.due()) + d.conf.Interval // without the part that is the rest's
 	stalled := !d.last.IsZero() && gap > d.conf.MaxGap
 	if stalled || d.last.IsZero() {
 		d.works = time.Time{}

@@ -117,21 +117,25 @@ func (l *peerList) Run(ctx context.Context) {
 		case <-l.changed: // this round sees the change
 		default:
 		}
-		l.refresh(ctx)
+		l.mu.Lock()
+		names := l.names
+		l.mu.Unlock()
+		l.refresh(ctx, names)
+		due := tick.C
+		if len(names) == 0 {
+			due = nil
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-due:
 		case <-l.changed:
 		}
 	}
 }
 
 // refresh looks up each name. A change of the list ends it early.
-func (l *peerList) refresh(ctx context.Context) {
-	l.mu.Lock()
-	names := l.names
-	l.mu.Unlock()
+func (l *peerList) refresh(ctx context.Context, names []string) {
 	maps.DeleteFunc(l.lost, func(name string, _ bool) bool { return !slices.Contains(names, name) })
 	var failed []string
 	for _, n := range names {

@@ -159,7 +159,7 @@ func TestPeerThatWasNeverResolved(t *testing.T) {
 		l := newPeerList([]string{"pods"}, "", slog.New(slog.NewTextHandler(&text, nil)))
 		l.known["pods"] = c.known
 		l.resolve = func(context.Context, string, string) ([]netip.Addr, error) { return nil, errNoName }
-		l.refresh(t.Context())
+		l.refresh(t.Context(), l.names)
 		if !strings.Contains(text.String(), c.want) {
 			t.Errorf("%d known addresses: %s", len(c.known), &text)
 		}

@@ -143,7 +143,7 @@ func (h *softHCA) Run(ctx context.Context) {
 			if e := h.engine.Load(); e != nil {
 				found := w.look(now, e, h.cfg.Underlay)
 				h.notices.Store(&found)
-				next = lookEvery
+				next = lookEvery - time.Duration(now.UnixNano())%lookEvery // with others that rest
 			}
 			timer.Reset(next)
 		}

@@ -282,7 +282,7 @@ func (c *custody) lit() bool { return c.wantCarrier && !c.foreign }
 // saw records how many foreign queues an inspection has found, plans the next
 // inspection, and reports whether foreign has changed.
 func (c *custody) saw(queues int, now time.Time) (changed bool) {
-	c.at = now.Add(c.every)
+	c.at = now.Add(c.every - time.Duration(now.UnixNano())%c.every) // with the samples of lanes at rest
 	was := c.foreign
 	switch {
 	case queues == 0:

@@ -66,6 +66,39 @@ func TestR16ProgramKeepsItsDevice(t *testing.T) {
 	})
 }
 
+// A daemon that has released the device for another daemon's reset, which takes long, refuses to hand
+// over and continues. The reset fails in the end, because a program keeps the device open. Then both
+// daemons hand over, and their successors can reset the device.
+func TestR16HandOverInReset(t *testing.T) {
+	eachKernelWithSharers(t, func(t *testing.T, g inGuest, leader, other *sharer) {
+		index := kernelIndex(g)
+		program := holdDevice(t, g)
+		leader.ipoibd("reset", "device")
+		eventually(t, "the device is released for the reset", func() bool { return other.says("a reset of the shared device is pending") })
+		leader.daemon.Signal(syscall.SIGSTOP)
+		taker := other.start("ipoibd", other.takeOverArgs()...)
+		awaitExit(t, taker)
+		if text := taker.Stderr(); !strings.Contains(text, "the running daemon continues: device rxe0: not now") {
+			t.Errorf("asked to hand over in a reset: %s", text)
+		}
+		leader.daemon.Signal(syscall.SIGCONT)
+		leader.waitReachesPeer()
+		other.waitReachesPeer()
+		if kernelIndex(g) != index {
+			t.Error("the device was deleted while a program had it open")
+		}
+		program.Signal(syscall.SIGKILL)
+		awaitExit(t, program)
+		for _, s := range []*sharer{other, leader} {
+			former := s.daemon
+			s.runDaemon(s.takeOverArgs()...)
+			awaitExit(t, former)
+			s.waitReachesPeer()
+		}
+		requireSharedReset(t, leader, other)
+	})
+}
+
 // eachKernelWithSharers runs a test in a guest of each kernel, with two daemons that share the
 // guest's device and a peer outside.
 func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, first, second *sharer)) {
@@ -182,6 +215,10 @@ func (s *sharer) runAgain() {
 	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
 	s.configureUnderlay()
 	s.waitReachesPeer()
+}
+
+func (s *sharer) takeOverArgs() []string {
+	return []string{"run", "--take-over", "--config", s.file(), "--log-level", "debug"}
 }
 
 // file is the configuration of the daemon.

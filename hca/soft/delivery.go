@@ -114,8 +114,9 @@ func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
 	x.wanted = false
-	if limit := x.limit(q, reason); limit > 0 {
-		x.awaitRecv(q, limit)
+	unhurried := x.unhurried() // it may change meanwhile
+	if limit := x.limit(q, reason, unhurried); limit > 0 {
+		x.awaitRecv(q, limit, unhurried)
 		reason = q.core.Deliver(x.env, in)
 		q.starving = reason == softqp.DropNoRecv
 	}
@@ -126,11 +127,11 @@ func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 }
 
 // limit returns how long to wait for receives of q.
-func (x *delivery) limit(q *queue, reason softqp.Reason) time.Duration {
+func (x *delivery) limit(q *queue, reason softqp.Reason, unhurried bool) time.Duration {
 	switch {
 	case reason != softqp.DropNoRecv || x.patience == nil || q.recvCQ == x.reader || x.lane.turn.ended.Load():
 		return 0
-	case x.unhurried():
+	case unhurried:
 		return soleLimit
 	case q.starving:
 		return 0
@@ -169,15 +170,15 @@ func (x *delivery) count(reason softqp.Reason) {
 }
 
 // awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some. An
-// unhurried wait also ends when an owner waits for the turn. During the wait all datagrams stay in the
+// unhurried wait also ends when an owner waits for the turn, and when it would delay another QP. During the wait all datagrams stay in the
 // transport's buffer, including those for other QPs. So after a timeout it does not wait for q
 // again until its owner posts. q is held before and after, but not in between.
-func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
+func (x *delivery) awaitRecv(q *queue, limit time.Duration, unhurried bool) {
 	start := time.Now()
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
 	x.patience.Reset(limit)
-	if x.unhurried() {
+	if unhurried {
 		x.awaitUnhurried(q)
 	} else {
 		select {
@@ -205,7 +206,7 @@ func (x *delivery) awaitUnhurried(q *queue) {
 		case <-x.patience.C:
 			return
 		case <-t.wanted:
-			if x.wanted = t.waiting.Load() > 0; x.wanted || t.ended.Load() {
+			if x.wanted = t.waiting.Load() > 0; x.wanted || t.ended.Load() || !x.unhurried() {
 				return
 			}
 		}

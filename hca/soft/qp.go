@@ -106,8 +106,17 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		}
 	}
 	p.children++
-	d.routes.Store(d.routes.Load().withQP(q))
+	d.setQPs(d.routes.Load().withQP(q))
 	return q, nil
+}
+
+// setQPs replaces the QPs. A stand-in that waits for the receives of one QP looks whether there are others.
+// d.mu is held.
+func (d *Device) setQPs(r *routes) {
+	d.routes.Store(r)
+	for _, l := range d.lanes {
+		notify(l.turn.wanted)
+	}
 }
 
 // ownCQ returns an open CQ of this device, else nil. d.mu is held.
@@ -277,7 +286,7 @@ func (q *QP) Close() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
-	d.routes.Store(r.withoutQP(q))
+	d.setQPs(r.withoutQP(q))
 	q.lock() // nothing reaches the QP any more
 	for _, x := range q.queues {
 		x.core.Reset()

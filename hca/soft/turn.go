@@ -23,7 +23,7 @@ type turn struct {
 	reader  atomic.Pointer[CQ] // its owner has the turn and waits in the transport; or nil
 	waiting atomic.Int32       // goroutines that wait for the turn
 	standIn atomic.Bool        // the stand-in has the turn
-	wanted  chan struct{}      // a goroutine began to wait while the stand-in had the turn
+	wanted  chan struct{}      // while the stand-in had the turn, a goroutine began to wait, or the QPs changed
 	start   *time.Timer        // starts the stand-in
 	ended   atomic.Bool        // the transport is closed or has failed
 	paused  atomic.Bool        // whoever has the turn yields it; see Device.Pause

@@ -220,6 +220,30 @@ func TestStandInWaitsWhileAnotherOwnerWaits(t *testing.T) {
 	})
 }
 
+// The stand-in waits for receives of the only QP. A new QP gets its messages at once nevertheless, as do
+// those after it once the QP that is waited for is closed.
+func TestStandInTurnsToANewQP(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.port.Inject(r.message(nil))
+		synctest.Wait() // the stand-in waits
+		for delivered := range uint64(2) {
+			other := *r
+			other.recv = have(r.dev.CreateCQ(hca.CQSpec{Entries: rigDepth}))(t)
+			other.qp = have(r.pd.CreateQP(r.qp.Spec(), r.send, other.recv))(t)
+			other.up()
+			other.postRecv(1)
+			r.port.Inject(other.message(nil))
+			synctest.Wait()
+			r.wantCounts(map[string]uint64{"rx_delivered": delivered + 1, "rx_drop_no_recv": 1})
+			for _, c := range []interface{ Close() error }{other.qp, other.recv} {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}
+
 // The close of a device does not wait for receives of a QP without an owner.
 func TestCloseDoesNotWaitForReceives(t *testing.T) {
 	bubble(t, nil, func(r *rig) {

@@ -331,7 +331,7 @@ func (x *trouble) allows(b blow, outcome string, old, next *daemon) string {
 		return fmt.Sprintf("the one that gives has failed: %v", old.err)
 	case outcome == keptOn && next.err == nil:
 		return "the one that takes has ended without an error"
-	case outcome == keptOn && !refused && (b.name != takerStops.name || !strings.Contains(next.log.String(), "has not taken over in time")):
+	case outcome == keptOn && !refused && (b.name != takerStops.name || !strings.Contains(next.log.String(), "did not take over in time")):
 		return "the hand-over has failed without a reason"
 	}
 	return ""

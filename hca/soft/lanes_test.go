@@ -240,6 +240,7 @@ func numberedFlows(t *testing.T, a, b *crowd, rnd *rand.Rand) {
 		}
 	}
 	// A message may wait soleLimit for a receive, and the transport keeps the others meanwhile.
+	synctest.Wait()
 	for end := time.Now().Add(1000 * soleLimit); b.counted("rx_packets") < all && time.Now().Before(end); {
 		time.Sleep(soleLimit)
 		synctest.Wait()

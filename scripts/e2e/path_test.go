@@ -84,11 +84,15 @@ func (r *route) setMTU(mtu int) {
 	}
 }
 
-// sends reports whether packets of a size, which may not be fragmented, are all answered by
+// sends reports whether three packets of a size, which may not be fragmented, are all answered by
 // another host.
 func (h *host) sends(dst string, size int) bool {
-	out, err := h.Command("ping", "-n", "-L", "-I", ifName, "-c", "3", "-i", "0.05", "-W", "1", "-M", "do", "-s", fmt.Sprint(size-28), dst).CombinedOutput()
-	return err == nil && strings.Contains(string(out), " 0% packet loss")
+	answered := true
+	for range 3 {
+		err := h.Command("ping", "-n", "-L", "-I", ifName, "-c", "1", "-W", "1", "-M", "do", "-s", fmt.Sprint(size-28), dst).Run()
+		answered = answered && err == nil
+	}
+	return answered
 }
 
 // waitMTU waits until ib0 has an MTU.

@@ -37,8 +37,8 @@ func (d *Device) Err() error {
 	return nil
 }
 
-// Hung reports whether a call did not return in time. Close of such a device, once it has failed, is
-// likely to wait in vain.
+// Hung reports whether a call that waits for no peer did not return in time. Close of such a device, once
+// it has failed, is likely to wait in vain.
 func (d *Device) Hung() bool { return d.hung.Load() }
 
 // Fail moves the device to the failed state. Only the first call has an effect. Fail does

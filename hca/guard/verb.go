@@ -162,6 +162,9 @@ func (c *flight[T]) wait(d *Device, v verb, p *patience) answer[T] {
 				excuses--
 				p.restart()
 			default:
+				if !v.peer {
+					d.hung.Store(true)
+				}
 				return c.abandon(d, v.name, hca.ErrStuck)
 			}
 		}
@@ -186,9 +189,6 @@ func (c *flight[T]) abandon(d *Device, name string, why error) answer[T] {
 		return <-c.answered
 	}
 	d.counts.abandoned.Add(1)
-	if why == hca.ErrStuck {
-		d.hung.Store(true)
-	}
 	return answer[T]{err: d.wrap(name, why), fate: fateAbandoned}
 }
 

@@ -170,9 +170,10 @@ func (x *delivery) count(reason softqp.Reason) {
 }
 
 // awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some. An
-// unhurried wait also ends when an owner waits for the turn, and when it would delay another QP. During the wait all datagrams stay in the
-// transport's buffer, including those for other QPs. So after a timeout it does not wait for q
-// again until its owner posts. q is held before and after, but not in between.
+// unhurried wait also ends when an owner waits for the turn, and when it would delay another QP.
+// During the wait all datagrams stay in the transport's buffer, including those for other QPs. So
+// after a timeout it does not wait for q again until its owner posts. q is held before and after,
+// but not in between.
 func (x *delivery) awaitRecv(q *queue, limit time.Duration, unhurried bool) {
 	start := time.Now()
 	q.awaited = true

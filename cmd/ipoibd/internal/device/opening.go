@@ -179,9 +179,10 @@ func (o *owner) retire() {
 		o.work.Go(func() { defer close(done); o.closeHCA(s) })
 		var enough <-chan time.Time
 		switch {
+		case s.Err() == nil:
 		case s.Hung():
 			enough = time.After(0)
-		case s.Err() != nil:
+		default:
 			enough = time.After(closePatience)
 		}
 		select {

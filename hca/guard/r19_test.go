@@ -88,8 +88,8 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
 		}
 		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 4, "guard_late_answers": 4})
-		if err := r.dev.Err(); err != nil {
-			r.Error(err)
+		if err := r.dev.Err(); err != nil || !r.dev.Hung() {
+			r.Errorf("failed: %v, a call hung: %t", err, r.dev.Hung())
 		}
 	})
 }
@@ -250,8 +250,8 @@ func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 		making.Wait()
 		release()
 		synctest.Wait()
-		if err := r.dev.Err(); err != nil {
-			r.Error(err)
+		if err := r.dev.Err(); err != nil || r.dev.Hung() {
+			r.Errorf("failed: %v, a call hung: %t", err, r.dev.Hung())
 		}
 	})
 }

@@ -116,7 +116,7 @@ func TestCustodyTimes(t *testing.T) {
 		{time.Second + foreignGrace/2, 2, false, time.Second + foreignGrace}, // by an event
 		{time.Second + foreignGrace, 1, true, 2*time.Second + foreignGrace},
 		{3 * time.Second, 3, true, 4 * time.Second},
-		{4 * time.Second, 0, false, inspectEvery}, // the next multiple of it
+		{4 * time.Second, 0, false, inspectEvery},                 // the next multiple of it
 		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // a new grace period
 		{5*time.Second + foreignGrace/2, 0, false, 2 * inspectEvery},
 	} {

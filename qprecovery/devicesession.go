@@ -165,8 +165,12 @@ func (d *DeviceLadder) notOpened(c Class) {
 	case broken && d.identify():
 		d.apply(deviceCauseFault, classes[c].reason)
 	default:
+		why := ReasonVerbFailed
+		if c == ClassRefused {
+			why = ReasonRefused
+		}
 		d.wait.pause = BackOff(d.wait.pause, retryFirst, RetryEvery)
-		d.apply(deviceCauseFailed, ReasonVerbFailed)
+		d.apply(deviceCauseFailed, why)
 	}
 }
 

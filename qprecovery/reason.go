@@ -35,6 +35,7 @@ const (
 	ReasonSuspended   // for system sleep, or by the operator
 	ReasonResumed     // resumed after a suspension
 	ReasonOperator    // requested by the operator
+	ReasonRefused     // the host refused to open the device: another process has it, a right is missing
 	// NumReason is the number of reasons.
 	NumReason
 )
@@ -44,6 +45,7 @@ var reasonNames = [NumReason]string{
 	"freeze_suspected", "verb_stuck", "freeze_persists", "events_lost",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
 	"device_reset", "device_back", "removed", "held", "retry", "gave_up", "suspended", "resumed", "operator",
+	"refused",
 }
 
 func (r Reason) String() string {

@@ -154,7 +154,7 @@ func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
 	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
 	d.Step(now, qprecovery.Opened{Op: 2, Class: qprecovery.ClassRefused}, nil)
-	if s := d.Status(); s.State != qprecovery.DeviceWaiting || s.Reason != qprecovery.ReasonVerbFailed {
+	if s := d.Status(); s.State != qprecovery.DeviceWaiting || s.Reason != qprecovery.ReasonRefused {
 		t.Fatalf("%v because of %v", s.State, s.Reason)
 	}
 	got := ofDevice(d, now)

@@ -112,7 +112,8 @@ func TestLentToPods(t *testing.T) {
 		pod.AddIPv6("net1", pod.ip6()+"/64")
 		t.Logf("a pod reaches the other host after %v", pod.waitReaches(b))
 		pingAll(pod, b)
-		if now := a.iface(); now.MTU != mtu || now.MAC != before.MAC {
+		a.waitMTU(countLimit, mtu)
+		if now := a.iface(); now.MAC != before.MAC {
 			t.Errorf("in the pod: %+v, was %+v", now, before)
 		}
 

@@ -134,12 +134,15 @@ func (h *host) qp() qp {
 	return *i.QP
 }
 
-// ping sends a few echo requests to another host, by IPv4 and IPv6, and fails
+// ping sends three echo requests, 0.2 s apart, to another host by IPv4 and as many by IPv6, and fails
 // the test on any loss.
 func (h *host) ping(other *host) {
 	h.tb.Helper()
 	for _, dst := range []string{other.ip4(), other.ip6()} {
-		for range 3 { // one ping for each, because after several requests ping waits only briefly for the last reply
+		for n := range 3 { // one ping for each, because after several requests ping waits only briefly for the last reply
+			if n > 0 {
+				time.Sleep(200 * time.Millisecond)
+			}
 			out, err := h.Command("ping", "-n", "-c", "1", "-W", "2", dst).CombinedOutput()
 			if err != nil {
 				h.tb.Errorf("host %d pings %s: %v\n%s\n%s\n%s", h.number, dst, err, out, h.describe(), other.describe())

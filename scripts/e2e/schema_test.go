@@ -74,9 +74,7 @@ func TestStatusFollowsItsSchema(t *testing.T) {
 	a.waitCarrier()
 	hs[1].waitCarrier()
 	a.ping(hs[1])
-	if n := len(a.daemon.status().Interfaces[0].Peers); n != 1 {
-		t.Errorf("%d peers, want 1", n)
-	}
+	eventually(t, countLimit, "the status has the peer", func() bool { return len(a.daemon.status().Interfaces[0].Peers) == 1 })
 	a.daemon.requirePost("/v1/reset", map[string]string{"scope": "device"})
 	check("reset", "up", "open")
 	a.daemon.requirePost("/v1/suspend", nil)

@@ -20,8 +20,14 @@ func TestIdleDaemonRests(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	const settle, period = 20 * time.Second, 10 * time.Second // announcements and the kernel's solicitations end first
-	a, b := twoJoined(t)
+	const settle, period = 20 * time.Second, 10 * time.Second // announcements end first
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		h.Run("sysctl", "-q", "-w", "net.ipv6.conf.default.router_solicitations=0") // the kernel repeats them for an hour
+		h.join()
+	}
+	pingAll(a, b)
 	time.Sleep(settle)
 	before := a.daemon.switches(t)
 	time.Sleep(period)

@@ -138,6 +138,10 @@ func (h *host) qp() qp {
 // the test on any loss.
 func (h *host) ping(other *host) {
 	h.tb.Helper()
+	// Until DAD ends, the kernel sends from an address of another netdev.
+	eventually(h.tb, repairLimit, "no address of the host is tentative", func() bool {
+		return h.Run("ip", "-6", "address", "show", "scope", "global", "tentative") == ""
+	})
 	for _, dst := range []string{other.ip4(), other.ip6()} {
 		for n := range 3 { // one ping for each, because after several requests ping waits only briefly for the last reply
 			if n > 0 {

@@ -20,7 +20,7 @@ func TestIdleDaemonRests(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	const settle, period = 20 * time.Second, 10 * time.Second // announcements end first
+	const settle, period = 30 * time.Second, 10 * time.Second // the last announcement but one, and what follows it, end first
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
 	for _, h := range hosts {

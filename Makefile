@@ -12,12 +12,12 @@ LINT_BUDGET  ?= 10m
 FUZZ_BUDGET  ?= 10m
 UNIT_BUDGET  ?= 25m
 NETNS_BUDGET ?= 12m
-E2E_BUDGET   ?= 35m
-DEB_BUDGET   ?= 15m
+E2E_BUDGET   ?= 26m
+DEB_BUDGET   ?= 10m
 VM_BUDGET    ?= 38m
 K8S_BUDGET   ?= 5m
 ARM64_BUDGET ?= 4m
-DOCKER_BUDGET ?= 12m
+DOCKER_BUDGET ?= 8m
 SOAK_BUDGET  ?= 3h
 
 # FUZZTIME: how often each fuzz target is executed. (A duration, such as 5m, sometimes

@@ -35,7 +35,7 @@ const (
 	ReasonSuspended   // for system sleep, or by the operator
 	ReasonResumed     // resumed after a suspension
 	ReasonOperator    // requested by the operator
-	ReasonRefused     // the host refused to open the device: another process has it, a right is missing
+	ReasonRefused     // the host refused to open the device: another process uses it, or a permission is missing
 	// NumReason is the number of reasons.
 	NumReason
 )

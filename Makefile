@@ -9,9 +9,9 @@ SHELL         := /bin/bash
 # on a machine also compiles the linters.
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
-FUZZ_BUDGET  ?= 10m
-UNIT_BUDGET  ?= 25m
-NETNS_BUDGET ?= 12m
+FUZZ_BUDGET  ?= 4m
+UNIT_BUDGET  ?= 16m
+NETNS_BUDGET ?= 6m
 E2E_BUDGET   ?= 26m
 DEB_BUDGET   ?= 10m
 VM_BUDGET    ?= 38m

@@ -20,12 +20,13 @@ import (
 // work runs on its own goroutine, is counted in work, and reports its result by tell.
 type owner struct {
 	*Device
-	ctx     context.Context // of Run
-	machine *qprecovery.DeviceLadder
-	sharer  sharer   // nil: the files are not open yet
-	queue   []func() // events for the machines
-	work    sync.WaitGroup
-	late    reset.Event // the result of a reset that came after the end of ctx
+	ctx         context.Context // of Run
+	machine     *qprecovery.DeviceLadder
+	sharer      sharer   // nil: the files are not open yet
+	queue       []func() // events for the machines
+	work        sync.WaitGroup
+	late        reset.Event        // the result of a reset that came after the end of ctx
+	cancelReset context.CancelFunc // cancels the reset under way
 
 	session   *Session        // that is open, or that its users have to release; nil: none
 	ports     []hca.PortAttr  // of session
@@ -47,7 +48,7 @@ const noDeadline = time.Hour
 // must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
+	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}, cancelReset: func() {}}
 	cfg := qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
@@ -265,6 +266,7 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
+		o.cancelReset() // it may have exceeded its limit
 		if a.Abandon {
 			o.step(qprecovery.GraceOver{})
 		}
@@ -295,14 +297,16 @@ func (o *owner) actLocks(a reset.Action) {
 	}
 }
 
-// reset resets the HCA, which every other process has released.
+// reset resets the HCA, which every other process has released. The machine of the locks limits how long
+// it may take.
 func (o *owner) reset(how reset.Reset) {
 	act := o.cfg.Reset
 	if how.Complete {
 		act = o.cfg.Complete
 	}
 	o.log.Info("resetting the device", "users_left_behind", how.Abandon, "completes_a_reset_cut_short", how.Complete)
-	ctx, cancel := context.WithTimeout(o.ctx, reset.DefaultLimit)
+	ctx, cancel := context.WithCancel(o.ctx)
+	o.cancelReset = cancel
 	o.work.Go(func() {
 		defer cancel()
 		done := resetlock.Done(act(ctx))

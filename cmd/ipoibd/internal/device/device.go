@@ -17,7 +17,6 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
 	"ipoibd/ud/port"
 )
 
@@ -61,6 +60,8 @@ type Config struct {
 	// Coordinator is the directory of the locks that coordinate the processes sharing the
 	// HCA; "" if no other process uses it.
 	Coordinator string
+	// Locks opens these locks; nil: [resetlock.Open].
+	Locks       func(resetlock.Config) (resetlock.Sharer, error)
 	Users       string        // the name of this process there; "": the device's name
 	Grace       time.Duration // for users to release the HCA; 0: qprecovery.DefaultGrace
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
@@ -95,19 +96,6 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 	return plan, err
 }
 
-// sharer coordinates the resets of the HCA with the other processes that use it; see
-// [resetlock.Locks].
-type sharer interface {
-	Step(ev reset.Event) []reset.Action
-	NextDeadline() (time.Time, bool)
-	Changes() <-chan struct{}
-	Status() resetlock.Status
-	Sharers() []string
-	Close()
-}
-
-func openLocks(cfg resetlock.Config) (sharer, error) { return resetlock.Open(cfg) }
-
 // Device keeps one HCA open. Run owns its state; other goroutines read what it
 // publishes.
 type Device struct {
@@ -117,8 +105,7 @@ type Device struct {
 	asked     chan qprecovery.Asked
 	ended     chan struct{} // closed when Run has ended
 	published atomic.Pointer[published]
-	shared    atomic.Pointer[sharer]
-	locks     func(resetlock.Config) (sharer, error)
+	shared    atomic.Pointer[resetlock.Sharer]
 	opens     atomic.Uint64
 	suspended bool                     // Run begins suspended
 	inherited *qprecovery.HandedDevice // what Run continues; nil: it begins with a device that was never open
@@ -141,10 +128,13 @@ func New(cfg Config) *Device {
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New()
 	}
+	if cfg.Locks == nil {
+		cfg.Locks = func(c resetlock.Config) (resetlock.Sharer, error) { return resetlock.Open(c) }
+	}
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
-		locks: openLocks, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.published.Store(&published{
 		view: View{Err: ErrNotOpen}, status: Status{DeviceStatus: qprecovery.DeviceStatus{Since: time.Now()}},

@@ -22,8 +22,8 @@ type owner struct {
 	*Device
 	ctx         context.Context // of Run
 	machine     *qprecovery.DeviceLadder
-	sharer      sharer   // nil: the files are not open yet
-	queue       []func() // events for the machines
+	sharer      resetlock.Sharer // nil: the files are not open yet
+	queue       []func()         // events for the machines
 	work        sync.WaitGroup
 	late        reset.Event        // the result of a reset that came after the end of ctx
 	cancelReset context.CancelFunc // cancels the reset under way
@@ -146,7 +146,7 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
-	s, err := o.locks(conf)
+	s, err := o.cfg.Locks(conf)
 	if err != nil {
 		return err
 	}

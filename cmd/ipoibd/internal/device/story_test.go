@@ -120,7 +120,7 @@ func newTeller(t *testing.T, w []string) *teller {
 			p.slot.guid = hca.GUID{}
 		case "scripted":
 			p.script = &script{p}
-			p.locks = func(resetlock.Config) (sharer, error) { return p.script, nil }
+			p.cfg.Locks = func(resetlock.Config) (resetlock.Sharer, error) { return p.script, nil }
 		}
 	}
 	p.run()

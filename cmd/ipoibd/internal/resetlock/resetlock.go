@@ -54,6 +54,17 @@ type Status struct {
 	Err    error        // why this process cannot coordinate with others; nil: it can
 }
 
+// Sharer is a process's share in the resets of a device. One goroutine calls its methods, except
+// Status and Sharers, which any may call. See [Locks].
+type Sharer interface {
+	Step(ev reset.Event) []reset.Action
+	NextDeadline() (time.Time, bool)
+	Changes() <-chan struct{}
+	Status() Status
+	Sharers() []string
+	Close()
+}
+
 // Locks is this process's share in the resets of a device. One goroutine calls its
 // methods, except Status and Sharers, which any may call.
 type Locks struct {

@@ -3,24 +3,43 @@ package iface
 import (
 	"errors"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/cmd/ipoibd/internal/resetlock/resetlocktest"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
-// rungs counts how often each rung was entered.
-type rungs [qprecovery.NumRung]int
+// tally counts how often what must be rehearsed has happened.
+type tally struct {
+	mu    sync.Mutex
+	times map[string]int
+}
 
-// check fails unless every rung was entered.
-func (n *rungs) check(t *testing.T) {
+func (n *tally) count(what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.times == nil {
+		n.times = map[string]int{}
+	}
+	n.times[what]++
+}
+
+// check fails unless every rung was entered, and every end of a reset that others share came.
+func (n *tally) check(t *testing.T) {
 	t.Helper()
+	want := slices.Clone(resetlocktest.Happenings)
 	for r := qprecovery.RungResumeQP; r < qprecovery.NumRung; r++ {
-		t.Logf("%s: %d times", r, n[r])
-		if n[r] == 0 {
-			t.Errorf("never came to %s", r)
+		want = append(want, r.String())
+	}
+	for _, what := range want {
+		t.Logf("%s: %d times", what, n.times[what])
+		if n.times[what] == 0 {
+			t.Errorf("never seen: %s", what)
 		}
 	}
 }
@@ -28,11 +47,11 @@ func (n *rungs) check(t *testing.T) {
 // follow reads the entries of the journal since the last call, and counts the rungs that were
 // entered.
 func (s *storm) follow() {
-	for _, e := range s.journal.Since(s.seen) {
-		s.seen, s.told = e.Seq, append(s.told, e)
+	for _, e := range s.journal.Since(s.last) {
+		s.last, s.told = e.Seq, append(s.told, e)
 		for r := range qprecovery.NumRung {
 			if e.Kind == journal.KindRung && e.Rung == r.String() {
-				s.rungs[r]++
+				s.seen.count(r.String())
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/backend/backendtest"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/resetlock/resetlocktest"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
@@ -20,8 +21,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// giveUpAfter is short, so that some devices are given up.
-const giveUpAfter = time.Minute
+const (
+	giveUpAfter = time.Minute // short, so that some devices are given up
+	stormGrace  = 5 * time.Second
+)
 
 // stormHost is a host that the storm hits.
 type stormHost struct {
@@ -33,6 +36,9 @@ type stormHost struct {
 	orders    *sync.WaitGroup
 	opening   opening
 	instances []*faults.Device // all that were opened; guarded by mu
+
+	locks      resetlocktest.Files        // of its HCA
+	neighbours []*resetlocktest.Neighbour // other daemons on it, which share the HCA
 }
 
 // opening is what the next openings of a device meet.
@@ -85,7 +91,8 @@ func (o *opening) change(how func()) {
 	how()
 }
 
-// newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n. Even seeds give it two lanes.
+// newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n. Even seeds give it two lanes. Host 2 shares
+// its HCA with one or two other daemons.
 func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	lanes := 2 - int(seed%2)
 	h := bareHost(s.T, s.fabric, n)
@@ -115,10 +122,15 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 		}
 		return dev, err
 	}
-	h.dev = device.New(device.Config{
-		Name: "hca_" + h.name, Open: open, List: slot, Reset: slot.Reset,
-		Grace: 5 * time.Second, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
-	})
+	conf := device.Config{
+		Name: "hca_" + h.name, Open: open, List: slot, Reset: slot.Reset, Complete: slot.Reset,
+		Grace: stormGrace, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
+	}
+	if n == 2 {
+		conf.Coordinator, conf.Means, conf.Locks = "in memory", "soft", x.locks.Open
+		s.addNeighbours(x, 1+int(seed/2%2), seed)
+	}
+	h.dev = device.New(conf)
 	cfg := testConfig()
 	cfg.Name, cfg.Lanes = "ib_"+h.name, lanes
 	var err error
@@ -131,6 +143,16 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 		s.stacks.Go(func() { h.stackOn(s.ctx, q) })
 	}
 	return x
+}
+
+func (s *storm) addNeighbours(h *stormHost, count int, seed uint64) {
+	h.locks.T, h.locks.Seen = s.T, s.seen.count
+	h.locks.InUse = func() bool { return h.dev.View().Session != nil }
+	for i := range count {
+		n := resetlocktest.NewNeighbour(&h.locks, stormGrace, rand.New(rand.NewPCG(seed, uint64(10+i))))
+		h.neighbours = append(h.neighbours, n)
+		s.stacks.Go(func() { n.Run(s.ctx) })
+	}
 }
 
 // release makes the verbs return that hang in any instance.

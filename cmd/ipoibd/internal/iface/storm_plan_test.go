@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/cmd/ipoibd/internal/resetlock/resetlocktest"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
@@ -62,6 +63,29 @@ var calamities = []calamity{
 		pause := upTo(rnd, 100*time.Millisecond)
 		return func(h *stormHost) { h.park(pause) }, nil
 	}},
+	{8, ofNeighbour((*resetlocktest.Neighbour).Reset, nil)},
+	{4, ofNeighbour((*resetlocktest.Neighbour).FailInReset, nil)},
+	{4, ofNeighbour((*resetlocktest.Neighbour).Kill, nil)},
+	{4, ofNeighbour((*resetlocktest.Neighbour).Stop, (*resetlocktest.Neighbour).Continue)},
+	{3, lasting(func(h *stormHost) { h.locks.HoldForeign(true) }, func(h *stormHost) { h.locks.HoldForeign(false) })},
+}
+
+// ofNeighbour is a blow that hits another daemon of the host, if there is one.
+func ofNeighbour(do, undo func(*resetlocktest.Neighbour)) func(*rand.Rand) (_, _ func(*stormHost)) {
+	return func(rnd *rand.Rand) (_, _ func(*stormHost)) {
+		which := rnd.Int()
+		hit := func(what func(*resetlocktest.Neighbour)) func(*stormHost) {
+			if what == nil {
+				return nil
+			}
+			return func(h *stormHost) {
+				if n := len(h.neighbours); n > 0 {
+					what(h.neighbours[which%n])
+				}
+			}
+		}
+		return hit(do), hit(undo)
+	}
 }
 
 // failingOpenings makes some openings fail, as those of a firmware that does not answer do.

@@ -102,7 +102,7 @@ func tellStorm(t *testing.T, seed string) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := rage(t, number, new(rungs))
+		s := rage(t, number, new(tally))
 		for _, h := range s.hosts {
 			h.ladder.tell(h.name)
 		}

@@ -46,9 +46,9 @@ type storm struct {
 	beats  int
 
 	journal *journal.Journal
-	seen    uint64 // number of the last entry that was taken
+	last    uint64 // number of the last entry that was taken
 	told    []journal.Entry
-	rungs   *rungs
+	seen    *tally
 }
 
 var (
@@ -67,7 +67,7 @@ func TestR10Storm(t *testing.T) {
 	if *stormSeed != 0 {
 		seeds = []uint64{*stormSeed}
 	}
-	var entered rungs
+	var seen tally
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			defer func() {
@@ -76,17 +76,17 @@ func TestR10Storm(t *testing.T) {
 				}
 			}()
 			synctest.Test(t, func(t *testing.T) {
-				rage(t, seed, &entered)
+				rage(t, seed, &seen)
 			})
 		})
 	}
 	if *stormSeed == 0 {
-		entered.check(t)
+		seen.check(t)
 	}
 }
 
 // rage runs a storm from its beginning to its end.
-func rage(t *testing.T, seed uint64, n *rungs) *storm {
+func rage(t *testing.T, seed uint64, n *tally) *storm {
 	s := newStorm(t, seed, n)
 	before := runtime.NumGoroutine()
 	s.strike(newPlan(seed, stormBlows))
@@ -97,8 +97,8 @@ func rage(t *testing.T, seed uint64, n *rungs) *storm {
 	return s
 }
 
-func newStorm(t *testing.T, seed uint64, n *rungs) *storm {
-	s := &storm{T: t, fabric: memfabric.New(seed), journal: journal.New(), rungs: n}
+func newStorm(t *testing.T, seed uint64, n *tally) *storm {
+	s := &storm{T: t, fabric: memfabric.New(seed), journal: journal.New(), seen: n}
 	s.fabric.Capture(s.ledger.capture)
 	s.ctx, s.end = context.WithCancel(t.Context())
 	for i := range s.hosts {
@@ -166,6 +166,10 @@ func (s *storm) calm() {
 		h.release()
 		h.straighten()
 		h.replug()
+		h.locks.HoldForeign(false)
+		for _, n := range h.neighbours {
+			n.Continue()
+		}
 		h.iface.Misbehave(Obliging)
 		h.tap.SetUp(true)
 		h.command(h.dev.Resume)
@@ -200,6 +204,11 @@ func (s *storm) healthy() bool {
 		st := h.status()
 		if st.State != report.InterfaceUp || !st.Carrier || h.dev.Status().State != qprecovery.DeviceHealthy {
 			return false
+		}
+		for _, n := range h.neighbours {
+			if !n.Uses() {
+				return false
+			}
 		}
 	}
 	return true

@@ -2,8 +2,11 @@ package iface
 
 import (
 	"errors"
-	"runtime"
+	"regexp"
+	"runtime/pprof"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -57,12 +60,34 @@ func (s *storm) follow() {
 	}
 }
 
+// stormLabel is the label of a storm's goroutines, which those that they start inherit.
+const stormLabel = "storm"
+
+var labelled = regexp.MustCompile(`(?m)^(\d+) @ .*\n# labels: \{"` + stormLabel + `":"(.*)"\}`)
+
+// goroutines counts the goroutines of the storm: others may run at the same time.
+func (s *storm) goroutines() (n int) {
+	var text strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&text, 1); err != nil {
+		s.Fatal(err)
+	}
+	for _, m := range labelled.FindAllStringSubmatch(text.String(), -1) {
+		if m[2] == s.Name() {
+			count, _ := strconv.Atoi(m[1])
+			n += count
+		}
+	}
+	if n == 0 {
+		s.Fatalf("no goroutine has the label %q:\n%s", s.Name(), text.String())
+	}
+	return n
+}
+
 // checkEnd checks two hosts that are healthy again.
 func (s *storm) checkEnd(goroutines int) {
-	// The runtime starts a few goroutines of its own when it first needs them. A storm that leaks
-	// would leave tens, and would also end the bubble with a panic.
+	// A storm that leaks would leave tens, and would also end the bubble with a panic.
 	const slack = 2
-	if now := runtime.NumGoroutine(); now > goroutines+slack {
+	if now := s.goroutines(); now > goroutines+slack {
 		s.Errorf("%d goroutines, were %d", now, goroutines)
 	}
 	for i, h := range s.hosts {

@@ -5,7 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
+	"runtime/pprof"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -68,8 +68,14 @@ func TestR10Storm(t *testing.T) {
 		seeds = []uint64{*stormSeed}
 	}
 	var seen tally
+	t.Cleanup(func() { // all storms have ended
+		if *stormSeed == 0 {
+			seen.check(t)
+		}
+	})
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
 			defer func() {
 				if t.Failed() {
 					t.Logf("go test -run=^TestR10Storm$ -storm.seed=%d runs this storm again", seed)
@@ -80,15 +86,13 @@ func TestR10Storm(t *testing.T) {
 			})
 		})
 	}
-	if *stormSeed == 0 {
-		seen.check(t)
-	}
 }
 
 // rage runs a storm from its beginning to its end.
 func rage(t *testing.T, seed uint64, n *tally) *storm {
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(stormLabel, t.Name())))
 	s := newStorm(t, seed, n)
-	before := runtime.NumGoroutine()
+	before := s.goroutines()
 	s.strike(newPlan(seed, stormBlows))
 	s.calm()
 	s.awaitHealth()

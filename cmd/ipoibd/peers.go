@@ -60,7 +60,7 @@ func printPeers(out io.Writer, s *report.Status, iface string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("no interface %s; 'ipoibd status' lists them", iface)
+		return noInterface(iface)
 	}
 	return w.Flush()
 }

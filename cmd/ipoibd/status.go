@@ -24,23 +24,34 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var asJSON, verbose, check bool
+	var asJSON, verbose, brief, check bool
+	var iface string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of interfaces and devices",
 		Long: "Show the state of interfaces and devices. The output of --json conforms to\n" +
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
 			"all interfaces are up, and the daemon could assign their configured addresses and\n" +
-			"routes; otherwise it prints why not, and exits with 3.",
+			"routes; otherwise it prints why not, and exits with 3. --interface takes the name\n" +
+			"of an interface, the path of the network namespace to which it is lent, or the beginning\n" +
+			"of a part of its owner, such as the ID of a container; devices are not shown then.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), socket(cmd))
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
+			}
+			if iface != "" {
+				if err := onlyInterface(s, iface); err != nil {
+					return err
+				}
+			}
+			switch {
 			case check:
 				return unhealthy(s)
 			case asJSON:
 				return printJSON(cmd.OutOrStdout(), s)
+			case brief:
+				return printBrief(cmd.OutOrStdout(), s)
 			}
 			return printStatus(cmd.OutOrStdout(), s, verbose)
 		},
@@ -48,8 +59,29 @@ func statusCommand() *cobra.Command {
 	bindControl(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
+	cmd.Flags().BoolVarP(&brief, "brief", "b", false, "a line for each interface and each device")
+	bindName(cmd, &iface, "interface", "I", "show only this interface")
 	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up, with their addresses and routes")
+	for _, other := range []string{"json", "verbose", "check"} {
+		cmd.MarkFlagsMutuallyExclusive("brief", other)
+	}
 	return cmd
+}
+
+// onlyInterface reduces a status to the interfaces that an operator names.
+func onlyInterface(s *report.Status, name string) error {
+	s.Devices = []report.Device{}
+	s.Interfaces = slices.DeleteFunc(s.Interfaces, func(f report.Interface) bool {
+		return name != f.Name && name != f.Netns && !strings.Contains("/"+f.Owner, "/"+name)
+	})
+	if len(s.Interfaces) == 0 {
+		return noInterface(name)
+	}
+	return nil
+}
+
+func noInterface(name string) error {
+	return fmt.Errorf("no interface %s; 'ipoibd status --brief' lists them", name)
 }
 
 // unhealthy returns why interfaces are not ready, or nil if all are.
@@ -179,10 +211,8 @@ func (p *printer) printDevice(d *report.Device) {
 		title += " on " + d.Underlay
 	}
 	p.line("\n%s\t%s %s", title, d.State, p.since(d.Since))
-	if d.State != report.DeviceOpen {
-		p.optional("reason", strings.TrimSuffix(d.Reason+": "+d.LastError, ": "))
-		p.optional("hint", hints[d.State])
-	}
+	p.optional("reason", because(d))
+	p.optional("hint", hints[d.State])
 	p.current(d.Recovery)
 	if c := d.Coordinator; c != nil && (len(c.Members) > 0 || c.Leader != nil || c.Trouble != "") {
 		p.line("  coordinator\t%s", p.coordinator(c))

@@ -217,3 +217,49 @@ func TestStatusOrdersHistograms(t *testing.T) {
 		t.Errorf("the meaning is printed %d times", n)
 	}
 }
+
+// --brief has a line for each interface and device, also for one whose name is not a word.
+func TestPrintBrief(t *testing.T) {
+	lent, down := idle("cni6nf6xvbll2l7"), idle("ib1")
+	lent.Netns, lent.Netdev, lent.Device = "/run/netns/pod", "net1", "soft"
+	lent.Kernel = counters(map[string]uint64{"kernel_rx_bytes": 11, "kernel_tx_bytes": 22})
+	lent.Peers, lent.Drops = make([]report.Peer, 3), 4
+	down.State, down.Reason, down.Detail = "waiting", "no_device", "device soft is lost"
+	lost := healthy("other\tdevice")
+	lost.State, lost.Reason, lost.LastError, lost.Underlay = "lost", "unplug", "it is gone", "eth0"
+	var out strings.Builder
+	if err := printBrief(&out, &report.Status{Interfaces: []report.Interface{lent, down}, Devices: []report.Device{healthy("soft"), lost}}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"INTERFACE STATE MTU PEERS RX BYTES TX BYTES DROPS DEVICE LENT TO REASON",
+		"cni6nf6xvbll2l7 up 1444 3 11 22 4 soft pod:net1 -",
+		"ib1 waiting 1444 0 0 0 0 soft - device soft is lost",
+		"",
+		"DEVICE STATE DROPS UNDERLAY REASON",
+		"soft open 0 - -",
+		`other\u0009device lost 0 eth0 unplug: it is gone`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// An interface is found by its name, its namespace, or its container.
+func TestOnlyInterface(t *testing.T) {
+	lent := idle("cni6nf6xvbll2l7")
+	lent.Netns, lent.Owner = "/run/netns/pod", "cni/fabric/0123456789abcdef/net1"
+	for name, want := range map[string]string{
+		"ib0": "ib0", lent.Name: lent.Name, "/run/netns/pod": lent.Name, "0123456789ab": lent.Name, "cni": lent.Name, "456789": "", "ib": "",
+	} {
+		s := &report.Status{Interfaces: []report.Interface{idle("ib0"), lent}, Devices: []report.Device{healthy("soft")}}
+		err := onlyInterface(s, name)
+		if got := err == nil && len(s.Interfaces) == 1 && s.Interfaces[0].Name == want && len(s.Devices) == 0; got != (want != "") {
+			t.Errorf("%s: %v, %v", name, s.Interfaces, err)
+		}
+	}
+}

@@ -218,7 +218,7 @@ func TestStatusOrdersHistograms(t *testing.T) {
 	}
 }
 
-// --brief has a line for each interface and device, also for one whose name is not a word.
+// --brief has a line for each interface and device, and escapes their names.
 func TestPrintBrief(t *testing.T) {
 	lent, down := idle("cni6nf6xvbll2l7"), idle("ib1")
 	lent.Netns, lent.Netdev, lent.Device = "/run/netns/pod", "net1", "soft"

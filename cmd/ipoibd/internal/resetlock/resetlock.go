@@ -55,7 +55,7 @@ type Status struct {
 }
 
 // Sharer is a process's share in the resets of a device. One goroutine calls its methods, except
-// Status and Sharers, which any may call. See [Locks].
+// Status and Sharers, which any may call.
 type Sharer interface {
 	Step(ev reset.Event) []reset.Action
 	NextDeadline() (time.Time, bool)
@@ -65,8 +65,7 @@ type Sharer interface {
 	Close()
 }
 
-// Locks is this process's share in the resets of a device. One goroutine calls its
-// methods, except Status and Sharers, which any may call.
+// Locks is a [Sharer] by the kernel's file locks.
 type Locks struct {
 	files   *files
 	kernel  reset.Kernel // files, or what a test puts before them

@@ -36,8 +36,8 @@ type Files struct {
 
 	mu      sync.Mutex
 	rec     reset.Record
-	intent  *share // who leads; nil: nobody
-	excl    *share // who resets the device; nil: nobody
+	intent  *share // who leads; nil: no process
+	excl    *share // who resets the device; nil: no process
 	shares  []*share
 	foreign bool // a program that takes no part has the device open
 }
@@ -113,11 +113,11 @@ func (p *share) checkAlone() {
 	p.locked(func() bool { others = slices.Clone(p.shares); return true })
 	for _, q := range others {
 		if q != p && q.open() {
-			p.T.Error("a process resets the device while another one has it open")
+			p.T.Errorf("reset by %s, while %s has the device open", p.name, q.name)
 		}
 	}
 	if p.locked(func() bool { return p.foreign || p.excl != p || p.intent != p }) {
-		p.T.Error("a process resets the device without the locks, or while a program has it open")
+		p.T.Errorf("reset by %s without both locks, or while a program has the device open", p.name)
 	}
 }
 
@@ -153,7 +153,7 @@ func (p *share) Read() (r reset.Record) {
 func (p *share) Write(r reset.Record) {
 	p.locked(func() bool {
 		if p.intent != p {
-			p.T.Error("a process writes the intent without its lock")
+			p.T.Errorf("%s writes the intent without holding its lock", p.name)
 		}
 		p.rec = r
 		for _, q := range p.shares {

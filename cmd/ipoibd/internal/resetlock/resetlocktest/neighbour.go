@@ -13,7 +13,6 @@ import (
 // resets take up to half a second. Any goroutine may call its methods, except while Run does not run.
 type Neighbour struct {
 	*share
-	files   *Files
 	grace   time.Duration
 	rnd     *rand.Rand
 	born    time.Time   // when the next process starts; zero: one runs
@@ -32,15 +31,15 @@ type deed struct {
 
 // NewNeighbour returns a neighbour that Run will run.
 func NewNeighbour(l *Files, grace time.Duration, rnd *rand.Rand) *Neighbour {
-	n := &Neighbour{files: l, grace: grace, rnd: rnd, orders: make(chan func())}
-	n.start()
+	n := &Neighbour{grace: grace, rnd: rnd, orders: make(chan func())}
+	n.start(l)
 	return n
 }
 
-// start begins with a new process.
-func (n *Neighbour) start() {
-	n.share = n.files.join(reset.Config{Name: aNeighbour, Grace: n.grace}, func() bool {
-		return n.files.locked(func() bool { return n.opened })
+// start starts a new process.
+func (n *Neighbour) start(l *Files) {
+	n.share = l.join(reset.Config{Name: aNeighbour, Grace: n.grace}, func() bool {
+		return l.locked(func() bool { return n.opened })
 	})
 }
 
@@ -49,8 +48,8 @@ func (n *Neighbour) die() {
 	n.use(false)
 	n.share.die()
 	n.stopped, n.next, n.born = false, nil, time.Now().Add(n.upTo(time.Second))
-	n.files.locked(func() bool {
-		n.files.shares = slices.DeleteFunc(n.files.shares, func(p *share) bool { return p == n.share })
+	n.locked(func() bool {
+		n.shares = slices.DeleteFunc(n.shares, func(p *share) bool { return p == n.share })
 		return true
 	})
 }
@@ -112,7 +111,7 @@ func (n *Neighbour) work() {
 		return
 	case n.dead():
 		n.born = time.Time{}
-		n.start()
+		n.start(n.Files)
 	}
 	now := time.Now()
 	for i, d := range n.next {

@@ -70,7 +70,12 @@ type host struct {
 	assignment assignment
 	worker     worker      // inspects the TAP
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
+	narrowed   time.Time   // until when frames that the port would refuse are dropped; zero: none are
 }
+
+// narrowFor is how long frames as long as one that the port has refused are dropped. The daemon
+// usually knows of a smaller MTU of the port some milliseconds after the port has it.
+const narrowFor = 100 * time.Millisecond
 
 // changed records a state of ib0 that the kernel has reported.
 func (h *host) changed(st link.State, configuredMTU int) {
@@ -137,6 +142,7 @@ func (h *host) carrierIs(on bool) {
 
 // fitMTU sets the MTU that the plan and the operator allow.
 func (h *host) fitMTU(plan port.Plan) {
+	h.narrowed = time.Time{}
 	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)
 	switch {
@@ -165,6 +171,18 @@ func (h *host) fitMTU(plan port.Plan) {
 	was := h.mtuReport
 	h.mtuReport = reportMTU(plan, h.now.MTU)
 	h.mtuReport.log(h.log, h.now.MTU, was)
+}
+
+// refused handles a packet of size bytes that the port has refused as too long (LOC_LEN_ERR): it
+// has a smaller MTU than the plan says. Others of that length would fail as well, and each failure
+// costs a recovery, so they are dropped until the plan has changed, or for narrowFor.
+func (h *host) refused(size int, plan port.Plan) {
+	h.narrowed = time.Now().Add(narrowFor)
+	const smallest = 256 - ipoib.HeaderLen // each port carries that (IBA 1.4, table 43)
+	size = min(size, h.now.MTU)            // that of a large packet is the sum of its segments
+	for _, l := range h.lanes {
+		l.tx.SetMTU(max(size-1, smallest), plan.ReceiveMTU())
+	}
 }
 
 // reportMTU returns the report about an interface with an MTU.

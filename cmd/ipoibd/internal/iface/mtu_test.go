@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/faults"
 	"ipoibd/ud/port"
 )
 
@@ -147,5 +149,40 @@ func TestMTUOfThePath(t *testing.T) {
 			}
 		}
 		h.startInterface()
+	})
+}
+
+// The port has a smaller MTU some time before the daemon knows of it. Packets that were as long
+// as the MTU then fail, and the first failure stops them: it costs one recovery, not one for each
+// packet and at last the queue pair. Shorter packets pass.
+func TestPortIsNarrowerThanKnown(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		qpn := a.status().QP.QPN
+		mac, _ := a.neighbour(b.ip)
+		a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
+		a.underlay().SetMTU(1400)
+		for range 20 {
+			a.sendIP(mac, b.ip, 1444, 1)
+			a.sendIP(mac, b.ip, 1300, 2)
+			time.Sleep(2 * time.Millisecond)
+		}
+		synctest.Wait()
+		arrived := 0
+		for p := b.takeIP(); p != nil; p = b.takeIP() {
+			arrived++
+		}
+		s := a.status()
+		if n := len(s.Recovery.History); n != 1 || s.QP.QPN != qpn {
+			t.Errorf("%d recoveries, QP %s, was %s", n, s.QP.QPN, qpn)
+		}
+		if arrived < 18 {
+			t.Errorf("%d of 20 short packets arrived", arrived)
+		}
+		a.release()
+		time.Sleep(5 * time.Second)
+		if s := a.status(); s.MTU != 1344 {
+			t.Errorf("MTU %d, want 1344", s.MTU)
+		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
@@ -144,6 +145,9 @@ func (r *recovery) fault(ev qprecovery.Fault) {
 	if q := ev.Request; q != nil {
 		r.f.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
 			"bytes", q.SGList[0].Length, "lkey", q.SGList[0].LKey, "to", q.DestQPN.String(), "vendor_err", q.VendorErr)
+		if q.Status == hca.WCLocLenErr && q.Opcode == hca.WCSend && r.att != nil {
+			r.f.host.refused(int(q.SGList[0].Length)-ipoib.HeaderLen, r.att.plan)
+		}
 	}
 	r.heal(ev)
 }

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	osuser "os/user"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,9 +66,7 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(50) // no frame allocates, so memory matters more than collections
-			}
+			process.TuneCollector()
 			lines := process.NewLogWriter(cmd.ErrOrStderr(), s.format)
 			defer lines.Close()
 			limited := process.LimitLog(s.format(lines))

@@ -19,11 +19,12 @@ type Options struct {
 	// HostTimeout is how long verbs may take that wait for this machine in addition to
 	// the device: registering memory, which finds and pins pages, and query_port,
 	// for which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
-	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 0 means 5 s.
+	// drivers/infiniband/core/verbs.c), as all changes of interfaces do, and as the software HCA
+	// does to join and leave groups; 0 means 5 s.
 	HostTimeout time.Duration
-	// HostStuck is an upper bound for the delay that this machine can cause in query_port,
-	// such as by a cleanup of many network namespaces under the rtnl lock; 0 means 1 minute.
-	// After each HostTimeout the device must answer another verb, or query_port is stuck.
+	// HostStuck is an upper bound for the delay that this machine can cause in verbs that wait for
+	// the rtnl lock, such as by a cleanup of many network namespaces under the rtnl lock; 0 means 1 minute.
+	// After each HostTimeout the device must answer another verb, or the verb is stuck.
 	HostStuck time.Duration
 	// OpenTimeout is how long opening the device may take, which pins memory and waits for
 	// the initialization of the driver; 0 means 10 s.

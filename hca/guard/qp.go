@@ -137,7 +137,7 @@ func (q *Queue) PostRecv(wrs []hca.RecvWR) (int, error) {
 
 // Modify implements [hca.QP].
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
-	return q.do("modify_qp", func() error { return q.inner.Modify(attr, mask) })
+	return q.do(verb{name: "modify_qp", on: []*object{&q.object}}, func() error { return q.inner.Modify(attr, mask) })
 }
 
 // Query implements [hca.QP].
@@ -147,23 +147,32 @@ func (q *QP) Query() (hca.QPAttr, error) {
 
 // AttachMulticast implements [hca.QP].
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
-	return q.do("attach_mcast", func() error { return q.groups.attach(q.inner, g) })
+	return q.change("attach_mcast", func() error { return q.groups.attach(q.inner, g) })
 }
 
 // DetachMulticast implements [hca.QP]. In the failed state it succeeds like any release, and
 // the backend detaches the QP before it closes it.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
-	err := q.do("detach_mcast", func() error { return q.groups.detach(q.inner, g) })
+	err := q.change("detach_mcast", func() error { return q.groups.detach(q.inner, g) })
 	if q.dev.Err() != nil {
 		return nil
 	}
 	return err
 }
 
+// change calls a verb that changes the members of a group. The software HCA tells the kernel, which
+// takes the rtnl lock for that.
+func (q *QP) change(name string, f func() error) error {
+	v := verb{name: name, on: []*object{&q.object}}
+	if q.dev.attr.Transport == hca.TransportSoftware {
+		v.patience, v.host = q.dev.opts.HostTimeout, true
+	}
+	return q.do(v, f)
+}
+
 // do calls a verb that returns only an error.
-func (q *QP) do(name string, f func() error) error {
-	_, err := ask(q.dev, verb{name: name, on: []*object{&q.object}},
-		func() (struct{}, error) { return struct{}{}, f() })
+func (q *QP) do(v verb, f func() error) error {
+	_, err := ask(q.dev, v, func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 

@@ -94,12 +94,12 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 	})
 }
 
-// A query_port that hangs, as behind the rtnl lock of the host, is stuck in the device only if another
-// verb hangs as well, or after much longer (R07).
-func TestR07R19QueryPortBehindALockOfTheHost(t *testing.T) {
+// A verb that waits for the rtnl lock of the host is stuck in the device only if another verb hangs as
+// well, or after much longer (R07).
+func TestR07R19VerbBehindALockOfTheHost(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		held        time.Duration // how long query_port hangs
+		held        time.Duration // how long the verb hangs
 		deviceHangs bool
 		took        time.Duration
 		want        error
@@ -108,22 +108,28 @@ func TestR07R19QueryPortBehindALockOfTheHost(t *testing.T) {
 		{"for ever", time.Hour, false, guard.DefaultHostStuck, hca.ErrStuck},
 		{"device hangs", time.Hour, true, guard.DefaultHostTimeout + guard.DefaultVerbTimeout, hca.ErrStuck},
 	} {
-		bubble(t, guard.Options{}, func(r *rig) {
-			release := r.fake.stick("query_port")
-			time.AfterFunc(c.held, release)
-			if c.deviceHangs {
-				defer r.fake.stick("alloc_pd")()
-			}
-			start := time.Now()
-			_, err := r.dev.QueryPort(1)
-			if took := time.Since(start); took != c.took || !errors.Is(err, c.want) {
-				r.Errorf("%s: %v after %v, want %v after %v", c.name, err, took, c.want, c.took)
-			}
-			if err := r.dev.Err(); err != nil {
-				r.Errorf("%s: %v", c.name, err)
-			}
-			time.Sleep(2 * time.Hour)
-		})
+		for verb, call := range map[string]func(*rig) error{
+			"query_port":   func(r *rig) error { _, err := r.dev.QueryPort(1); return err },
+			"attach_mcast": func(r *rig) error { return r.qp.AttachMulticast(hca.MulticastGroup{}) },
+			"detach_mcast": func(r *rig) error { return r.qp.DetachMulticast(hca.MulticastGroup{}) },
+		} {
+			bubble(t, guard.Options{}, func(r *rig) {
+				release := r.fake.stick(verb)
+				time.AfterFunc(c.held, release)
+				if c.deviceHangs {
+					defer r.fake.stick("alloc_pd")()
+				}
+				start := time.Now()
+				err := call(r)
+				if took := time.Since(start); took != c.took || !errors.Is(err, c.want) {
+					r.Errorf("%s, %s: %v after %v, want %v after %v", verb, c.name, err, took, c.want, c.took)
+				}
+				if err := r.dev.Err(); err != nil {
+					r.Errorf("%s, %s: %v", verb, c.name, err)
+				}
+				time.Sleep(2 * time.Hour)
+			})
+		}
 	}
 }
 

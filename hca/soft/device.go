@@ -42,7 +42,9 @@ type Device struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 
-	mu   sync.Mutex
+	membership sync.Mutex // of the QPs in groups; locked before mu, and held while the transport joins or leaves
+
+	mu   sync.Mutex // never held while a call may wait
 	slow slow
 }
 

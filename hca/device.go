@@ -13,7 +13,8 @@ type Device interface {
 	// Attr returns the attributes that do not change while the device is open.
 	Attr() DeviceAttr
 	// QueryPort returns the attributes of a port, including its tables. Ports are
-	// numbered from 1. The caller owns the returned slices. May block.
+	// numbered from 1. The caller owns the returned slices. May block, unless
+	// DeviceAttr.PortsInMemory.
 	QueryPort(port uint8) (PortAttr, error)
 	// AllocPD allocates a protection domain. May block.
 	AllocPD() (PD, error)
@@ -93,6 +94,8 @@ type DeviceAttr struct {
 	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each
 	// segment; see MaxLSOSegments. If not, it needs one.
 	TSOEntries bool `json:"-"`
+	// PortsInMemory says that QueryPort does not block, as that of the software HCA.
+	PortsInMemory bool `json:"-"`
 }
 
 // PortState is a port's logical state.

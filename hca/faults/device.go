@@ -167,6 +167,13 @@ func (d *Device) report(change func(*port), ev hca.AsyncEvent) {
 	d.queue.put(ev)
 }
 
+// Attr implements [hca.Device]. Any verb may be made to hang, so QueryPort may block.
+func (d *Device) Attr() hca.DeviceAttr {
+	a := d.Device.Attr()
+	a.PortsInMemory = false
+	return a
+}
+
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
 	if err := d.enter("query_port"); err != nil {

@@ -146,6 +146,10 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
+	if d.attr.PortsInMemory && d.Err() == nil {
+		attr, err := d.inner.QueryPort(port)
+		return attr, d.outcome(err)
+	}
 	return ask(d, verb{name: "query_port", patience: d.opts.HostTimeout, host: true}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 

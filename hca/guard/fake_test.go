@@ -80,7 +80,9 @@ func (f *fake) released() []string {
 	return append([]string(nil), f.closed...)
 }
 
-func (f *fake) Attr() hca.DeviceAttr { return hca.DeviceAttr{Name: "fake", Ports: 1, Transport: hca.TransportSoftware} }
+func (f *fake) Attr() hca.DeviceAttr {
+	return hca.DeviceAttr{Name: "fake", Ports: 1, Transport: hca.TransportSoftware}
+}
 
 func (f *fake) QueryPort(uint8) (hca.PortAttr, error) {
 	return hca.PortAttr{State: hca.PortActive}, f.enter("query_port")

@@ -129,6 +129,11 @@ func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 // them. The query may take long, since it may wait for a lock of the host (guard.Options).
 func (o *owner) check(gen uint32) {
 	s := o.session
+	if s.Attr().PortsInMemory { // no other thread has to run, so an idle daemon rests
+		ports, err := queryPorts(s)
+		o.checked(s, gen, ports, err)
+		return
+	}
 	o.work.Go(func() {
 		ports, err := queryPorts(s)
 		o.tell(func(o *owner) { o.checked(s, gen, ports, err) })

@@ -207,7 +207,7 @@ func (e *end) next(cq hca.CQ, n int) []hca.WC {
 	var got []hca.WC
 	for len(got) < n {
 		if !time.Now().Before(deadline) {
-			e.Fatalf("%d completions in time, want %d", len(got), n)
+			e.Fatalf("%d completions in time, want %d; the device has counted %v", len(got), n, counted(e.host.Dev))
 		}
 		must(e, cq.Arm(), "arm CQ")
 		if got = e.poll(cq, got, n-len(got)); len(got) < n {
@@ -215,6 +215,17 @@ func (e *end) next(cq hca.CQ, n int) []hca.WC {
 		}
 	}
 	return got
+}
+
+// counted returns the counters of a device that are not zero.
+func counted(dev hca.Device) map[string]uint64 {
+	out := map[string]uint64{}
+	for _, c := range dev.Counters() {
+		if c.Value != 0 {
+			out[c.Name] = c.Value
+		}
+	}
+	return out
 }
 
 // poll appends the queued completions, up to limit.

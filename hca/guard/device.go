@@ -20,7 +20,7 @@ type Options struct {
 	// the device: registering memory, which finds and pins pages, and query_port,
 	// for which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
 	// drivers/infiniband/core/verbs.c), as all changes of interfaces do, and as the software HCA
-	// does to join and leave groups; 0 means 5 s.
+	// does to join groups; 0 means 5 s.
 	HostTimeout time.Duration
 	// HostStuck is an upper bound for the delay that this machine can cause in verbs that wait for
 	// the rtnl lock, such as by a cleanup of many network namespaces under the rtnl lock; 0 means 1 minute.

@@ -49,8 +49,8 @@
 //
 // Drivers may hold query_port back under a lock of the host (rtnl), which is no fault of the
 // device. So when query_port exceeds HostTimeout, the guard calls alloc_pd, and continues to wait
-// while that is answered, for up to Options.HostStuck (R7). The same applies to attach_mcast and
-// detach_mcast of the software HCA.
+// while that is answered, for up to Options.HostStuck (R7). The same applies to attach_mcast of the
+// software HCA.
 //
 // The timeout is measured in quarters. A stall of this process, however long, consumes at
 // most one quarter, so it is not mistaken for a freeze of the device. Posts, Poll, Arm,

@@ -147,27 +147,21 @@ func (q *QP) Query() (hca.QPAttr, error) {
 
 // AttachMulticast implements [hca.QP].
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
-	return q.change("attach_mcast", func() error { return q.groups.attach(q.inner, g) })
+	v := verb{name: "attach_mcast", on: []*object{&q.object}}
+	if q.dev.attr.Transport == hca.TransportSoftware { // it joins an IP group, for which the kernel takes the rtnl lock
+		v.patience, v.host = q.dev.opts.HostTimeout, true
+	}
+	return q.do(v, func() error { return q.groups.attach(q.inner, g) })
 }
 
 // DetachMulticast implements [hca.QP]. In the failed state it succeeds like any release, and
 // the backend detaches the QP before it closes it.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
-	err := q.change("detach_mcast", func() error { return q.groups.detach(q.inner, g) })
+	err := q.do(verb{name: "detach_mcast", on: []*object{&q.object}}, func() error { return q.groups.detach(q.inner, g) })
 	if q.dev.Err() != nil {
 		return nil
 	}
 	return err
-}
-
-// change calls a verb that changes the members of a group. The software HCA tells the kernel, which
-// takes the rtnl lock for that.
-func (q *QP) change(name string, f func() error) error {
-	v := verb{name: name, on: []*object{&q.object}}
-	if q.dev.attr.Transport == hca.TransportSoftware {
-		v.patience, v.host = q.dev.opts.HostTimeout, true
-	}
-	return q.do(v, f)
 }
 
 // do calls a verb that returns only an error.

@@ -111,7 +111,6 @@ func TestR07R19VerbBehindALockOfTheHost(t *testing.T) {
 		for verb, call := range map[string]func(*rig) error{
 			"query_port":   func(r *rig) error { _, err := r.dev.QueryPort(1); return err },
 			"attach_mcast": func(r *rig) error { return r.qp.AttachMulticast(hca.MulticastGroup{}) },
-			"detach_mcast": func(r *rig) error { return r.qp.DetachMulticast(hca.MulticastGroup{}) },
 		} {
 			bubble(t, guard.Options{}, func(r *rig) {
 				release := r.fake.stick(verb)

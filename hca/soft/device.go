@@ -42,7 +42,8 @@ type Device struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 
-	membership sync.Mutex // of the QPs in groups; locked before mu, and held while the transport joins or leaves
+	membership sync.Mutex // guards lingering and the members of groups; locked before mu, and held while the transport joins
+	lingering  map[netip.Addr]*lingering
 
 	mu   sync.Mutex // never held while a call may wait
 	slow slow
@@ -74,7 +75,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &Device{cfg: cfg, stop: stop, newPath: make(chan struct{}, 1)}
+	d := &Device{cfg: cfg, stop: stop, newPath: make(chan struct{}, 1), lingering: map[netip.Addr]*lingering{}}
 	for i, wire := range append([]transport.Transport{cfg.Transport}, cfg.More...) {
 		d.lanes = append(d.lanes, newLane(d, i, wire))
 	}
@@ -186,6 +187,7 @@ func (d *Device) Close() error {
 	}
 	d.stop()
 	d.arrived(0)
+	d.endLingering()
 	var errs []error
 	for _, l := range d.lanes {
 		errs = append(errs, l.close())

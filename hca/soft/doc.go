@@ -110,7 +110,8 @@
 // # Multicast
 //
 // Without Peers a group is an IP multicast group of the underlay, joined for as
-// long as a QP is attached to it. With Peers a copy goes to each peer's unicast
+// long as a QP is attached to it, and for some seconds longer, so that a recovery can
+// attach another QP without the kernel. With Peers a copy goes to each peer's unicast
 // address, with the multicast QPN, and every QP that is attached to any group receives
 // it; hardware drops such packets. A device's own multicast is looped back to its
 // attached QPs, including the sender unless that blocks it ([hca.QPSpec].BlockLoopback), as in

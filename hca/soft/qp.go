@@ -277,8 +277,6 @@ func (q *QP) Query() (hca.QPAttr, error) {
 // Close implements [hca.QP].
 func (q *QP) Close() error {
 	d := q.dev
-	d.membership.Lock()
-	defer d.membership.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()

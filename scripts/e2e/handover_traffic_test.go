@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,7 +53,7 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	const rate, port = 2000, 9999
+	const rate = 2000
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
 	for _, h := range hosts {
@@ -60,13 +62,11 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 	pingAll(a, b)
 	var in, out *net.UDPConn
 	var inErr, outErr error
-	a.Do(func() { in, inErr = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) })
-	b.Do(func() { out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: port}) })
+	a.Do(func() { in, inErr = listenNumbered("0.0.0.0") })
+	b.Do(func() { out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: numberedPort}) })
 	if err := errors.Join(inErr, outErr); err != nil {
 		t.Fatal(err)
 	}
-	defer in.Close()
-	_ = in.SetReadBuffer(8 << 20)
 	done, sent := make(chan struct{}), make(chan uint64)
 	go func() {
 		defer out.Close()
@@ -84,17 +84,19 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 			}
 		}
 	}()
-	got := make(chan uint64, 1)
-	go func() {
+	var received atomic.Uint64
+	var reading sync.WaitGroup
+	reading.Go(func() {
 		seen := map[uint64]bool{}
-		for msg := make([]byte, 8); ; {
+		for msg := make([]byte, 8); ; received.Store(uint64(len(seen))) {
 			if _, err := in.Read(msg); err != nil {
-				got <- uint64(len(seen))
-				return
+				return // closed
 			}
 			seen[binary.BigEndian.Uint64(msg)] = true
 		}
-	}()
+	})
+	defer reading.Wait()
+	defer in.Close()
 	before := a.book()
 	for range form(20, 100) {
 		a.handOver()
@@ -102,11 +104,11 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 	}
 	close(done)
 	n := <-sent
-	time.Sleep(prompt)
-	_ = in.SetReadDeadline(time.Now())
-	received := <-got
-	t.Logf("%d of %d broadcasts received; %v", received, n, a.book().since(before).drops())
-	if received != n {
-		t.Errorf("%d of %d broadcasts were lost", n-received, n)
+	for end := time.Now().Add(repairLimit); received.Load() < n && time.Now().Before(end); { // on a busy machine, some wait in the socket
+		time.Sleep(prompt)
+	}
+	t.Logf("%d of %d broadcasts received; %v", received.Load(), n, a.book().since(before).drops())
+	if lost := n - received.Load(); lost > 0 {
+		t.Errorf("%d of %d broadcasts were lost", lost, n)
 	}
 }

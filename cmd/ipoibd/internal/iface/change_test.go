@@ -126,7 +126,7 @@ func TestChangeIsBounded(t *testing.T) {
 		h.up()
 		hang := make(chan struct{})
 		h.tap.mu.Lock()
-		h.tap.blocked = hang
+		h.tap.locked = hang
 		h.tap.mu.Unlock()
 		time.Sleep(2 * inspectEvery)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -162,9 +162,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 	} else {
 		r.heal(qprecovery.Attached{Gen: a.gen})
 		r.flow()
-		if err := r.f.host.setCarrier(true); err != nil {
-			r.restart("no carrier", err)
-		}
+		r.raiseCarrier()
 	}
 	if r.att != a || r.ladder.State() != qprecovery.Healthy {
 		return
@@ -257,9 +255,7 @@ func (r *recovery) stop(why string) {
 	}
 	r.heal(qprecovery.Stopped{})
 	if !r.f.heir.left { // else carrier and frames belong to another process
-		if err := r.f.host.setCarrier(false); err != nil && r.f.host.now.Present {
-			r.f.log.Error("cannot take the carrier down", "err", err)
-		}
+		r.dropCarrier()
 		if r.att != nil {
 			r.f.log.Info("closing queue pair", "qpn", r.att.self.QPN.String(), "reason", why)
 			r.beginStale(time.Now())

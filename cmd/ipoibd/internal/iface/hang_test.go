@@ -130,7 +130,7 @@ func TestBlockedInspectionDoesNotStallRun(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		release := make(chan struct{})
 		a.tap.mu.Lock()
-		a.tap.blocked = release
+		a.tap.locked = release
 		a.tap.mu.Unlock()
 		time.Sleep(2 * inspectEvery)
 		checkRunAnswers(t, a, 300*time.Millisecond)
@@ -211,8 +211,8 @@ func guardCount(s *device.Session, name string) uint64 {
 	return 0
 }
 
-// Another process holds the kernel's lock of all interfaces for a long time. A reset of the device needs
-// nothing of ib0 for which it would wait, so that does not look like a fault of the device (R07).
+// Another process holds the kernel's lock of all interfaces for a long time. Neither a reset of the device nor
+// the carrier, which wait for it, stall Run, nor does that look like a fault of the device (R07).
 func TestR07LockedHostIsNoFault(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -221,11 +221,19 @@ func TestR07LockedHostIsNoFault(t *testing.T) {
 		a.tap.locked = locked
 		a.tap.mu.Unlock()
 		a.deviceReset()
-		time.Sleep(time.Minute)
+		checkRunAnswers(t, a, time.Minute)
 		if n := a.dev.Opens(); n != 2 || a.status().State != report.InterfaceUp {
 			t.Errorf("opened %d times, want 2; %s", n, a.status().State)
 		}
+		a.light(false)
+		checkRunAnswers(t, a, time.Minute)
+		a.light(true)
+		checkRunAnswers(t, a, time.Minute)
 		close(locked)
+		time.Sleep(time.Second)
 		reach(t, a, b)
+		if n := a.dev.Opens(); n != 2 || !a.status().Carrier {
+			t.Errorf("opened %d times, want 2; carrier %t", n, a.status().Carrier)
+		}
 	})
 }

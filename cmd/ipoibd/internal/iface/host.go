@@ -68,7 +68,9 @@ type host struct {
 	mtuReport  mtuReport
 	custody    custody
 	assignment assignment
-	worker     worker      // inspects the TAP
+	worker     worker      // calls the methods of the TAP that may block
+	inspecting int         // inspections whose result was not taken yet
+	lighting   int         // the same, changes of the carrier
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
 	narrowed   time.Time   // until when frames that the port would refuse are dropped; zero: none are
 }
@@ -89,7 +91,7 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	switch {
 	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
-	case st.MTU != h.mtu.Set || st.Carrier != (st.Up && h.custody.lit()):
+	case st.MTU != h.mtu.Set || st.Carrier != (st.Up && h.custody.lit()) && h.lighting == 0:
 		// The state may have been read before the daemon set the MTU or the carrier, so read it again.
 		if again, err := h.tap.State(); err == nil && again.Present {
 			h.now.MTU, h.now.Carrier = again.MTU, again.Carrier
@@ -106,16 +108,22 @@ func alone(st link.State) bool {
 	return st.Master == 0 && slices.ContainsFunc(st.Addrs, own)
 }
 
-// setCarrier raises or drops the carrier. It stays off as long as another process
-// has a queue.
-func (h *host) setCarrier(on bool) error {
+// setCarrier has the worker raise or drop the carrier, which stays off as long as another process has a
+// queue. It then reports the result.
+func (h *host) setCarrier(on bool, then func(error)) {
 	h.custody.wantCarrier = on
 	on = h.custody.lit()
-	err := h.tap.SetCarrier(on)
-	if err == nil {
-		h.carrierIs(on)
-	}
-	return err
+	h.lighting++
+	h.worker.do(func() func() {
+		err := h.tap.SetCarrier(on)
+		return func() {
+			h.lighting--
+			if err == nil {
+				h.carrierIs(on)
+			}
+			then(err)
+		}
+	})
 }
 
 // askTimes are the times, after the carrier was raised, at which the interface asks for the
@@ -319,13 +327,17 @@ func (c *custody) saw(queues int, now time.Time) (changed bool) {
 // process holds the kernel's lock of all interfaces. An inspection that waits for another one
 // finds later changes too.
 func (h *host) inspect() {
-	if h.worker.busy > 1 {
+	h.custody.at = time.Time{}
+	if h.inspecting > 1 {
 		return
 	}
-	h.custody.at = time.Time{}
+	h.inspecting++
 	h.worker.do(func() func() {
 		found, err := h.tap.Inspect()
-		return func() { h.inspected(found, err, time.Now()) }
+		return func() {
+			h.inspecting--
+			h.inspected(found, err, time.Now())
+		}
 	})
 }
 
@@ -360,9 +372,11 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 	} else {
 		h.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
 	}
-	if err := h.setCarrier(c.wantCarrier); err != nil {
-		h.log.Error("cannot change the carrier", "err", err)
-	}
+	h.setCarrier(c.wantCarrier, func(err error) {
+		if err != nil {
+			h.log.Error("cannot change the carrier", "err", err)
+		}
+	})
 }
 
 // foreignError explains why ib0 has no carrier while another process has a queue;

@@ -45,22 +45,26 @@ type tap struct {
 	stuck      bool          // the carrier cannot be raised
 	unreadable bool          // reads fail
 	failed     int           // reads
-	blocked    chan struct{} // inspections block until it is closed; nil: they do not
 	assigned   []assigned    // the calls of Assign
 	refusal    error         // of Assign
 	grounded   error         // of BringUp
 	raised     int           // calls of BringUp
 	given      bool          // GiveUp was called
-	locked     chan struct{} // SetOffloads blocks until it is closed; nil: it does not
+	locked     chan struct{} // closed when another process releases the kernel's lock of all interfaces; nil: none has it
 }
 
-func (t *tap) SetOffloads(want link.Offloads) (link.Offloads, error) {
+// lock waits for the kernel's lock of all interfaces.
+func (t *tap) lock() {
 	t.mu.Lock()
 	locked := t.locked
 	t.mu.Unlock()
 	if locked != nil {
 		<-locked
 	}
+}
+
+func (t *tap) SetOffloads(want link.Offloads) (link.Offloads, error) {
+	t.lock()
 	return t.Fake.SetOffloads(want)
 }
 
@@ -97,6 +101,7 @@ func (t *tap) SetMTU(mtu int) error {
 }
 
 func (t *tap) SetCarrier(on bool) error {
+	t.lock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stuck && on {
@@ -152,12 +157,7 @@ func (t *tap) jam(stuck bool) {
 }
 
 func (t *tap) Inspect() (link.Findings, error) {
-	t.mu.Lock()
-	blocked := t.blocked
-	t.mu.Unlock()
-	if blocked != nil {
-		<-blocked
-	}
+	t.lock()
 	return t.Fake.Inspect()
 }
 
@@ -169,9 +169,13 @@ func (t *tap) Remove() error {
 	return t.Close()
 }
 
-func (t *tap) Neighbours() ([]link.Neighbour, error) { return t.neighbours, nil }
+func (t *tap) Neighbours() ([]link.Neighbour, error) {
+	t.lock()
+	return t.neighbours, nil
+}
 
 func (t *tap) Unresolved() ([]netip.Addr, error) {
+	t.lock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.unresolved), nil

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -40,17 +41,22 @@ func (n *neighbours) use() {
 		n.strays.end()
 		n.strays = strays{device: session, stop: session.NotifyStrays(n.notifyStrays)}
 	}
-	n.strays.at = time.Now()               // earlier strays count as well: they were sent to an earlier queue pair
-	list, err := n.f.host.tap.Neighbours() // after a restart the host knows peers that the table does not
-	if err != nil {
-		n.f.log.Warn("cannot read the host's neighbours", "err", err)
-		return
-	}
-	entries := make([]neigh.Neighbour, 0, len(list))
-	for _, e := range list {
-		entries = append(entries, neigh.Neighbour{IP: e.IP, MAC: e.MAC})
-	}
-	n.step(neigh.HostNeighbours{Entries: entries})
+	n.strays.at = time.Now() // earlier strays count as well: they were sent to an earlier queue pair
+	n.f.host.worker.do(func() func() {
+		list, err := n.f.host.tap.Neighbours() // after a restart the host knows peers that the table does not
+		if err != nil {
+			return func() { n.f.log.Warn("cannot read the host's neighbours", "err", err) }
+		}
+		entries := make([]neigh.Neighbour, 0, len(list))
+		for _, e := range list {
+			entries = append(entries, neigh.Neighbour{IP: e.IP, MAC: e.MAC})
+		}
+		return func() {
+			if n.f.rec.att != nil {
+				n.step(neigh.HostNeighbours{Entries: entries})
+			}
+		}
+	})
 }
 
 // announce gives the table the address and the limits of the queue pair.
@@ -103,18 +109,25 @@ func (n *neighbours) deadline() time.Time {
 func (n *neighbours) expire(now time.Time) {
 	if asks := &n.f.host.asks; len(*asks) > 0 && due(&(*asks)[0], now) {
 		*asks = (*asks)[1:]
-		targets, err := n.f.host.tap.Unresolved()
-		if err != nil {
-			n.f.log.Warn("cannot read the host's unresolved neighbours", "err", err)
-		}
-		if len(targets) > 0 {
-			n.step(neigh.HostAsks{Targets: targets})
-		}
+		n.f.host.worker.do(func() func() {
+			targets, err := n.f.host.tap.Unresolved()
+			return func() { n.hostAsks(targets, err) }
+		})
 	}
 	if due(&n.strays.at, now) {
 		n.readStrays(now)
 	}
 	n.step(neigh.Tick{})
+}
+
+// hostAsks asks for the neighbours that the host waits for.
+func (n *neighbours) hostAsks(targets []netip.Addr, err error) {
+	if err != nil {
+		n.f.log.Warn("cannot read the host's unresolved neighbours", "err", err)
+	}
+	if len(targets) > 0 && n.f.rec.att != nil {
+		n.step(neigh.HostAsks{Targets: targets})
+	}
 }
 
 // step runs the table and its actions. The first lane sends what the table sends to the

@@ -203,21 +203,36 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
 		on := a == qprecovery.Action(qprecovery.CarrierUp{})
 		r.f.log.Info("carrier", "on", on)
-		err := r.f.host.setCarrier(on)
-		switch {
-		case !on:
-			if err != nil {
-				r.f.log.Error("cannot take the carrier down", "err", err)
-			}
+		if on {
+			r.raiseCarrier()
+		} else {
+			r.dropCarrier()
 			r.beginStale(time.Now())
-		case err != nil:
-			r.later = append(r.later, func() { r.restart("no carrier", err) })
 		}
 	case qprecovery.Entered:
 		r.journal.Add(journal.Entered(r.f.cfg.Name, a))
 	case qprecovery.Ended:
 		r.journal.Add(journal.Ended(r.f.cfg.Name, a))
 	}
+}
+
+// raiseCarrier raises the carrier. An interface that cannot have one starts again.
+func (r *recovery) raiseCarrier() {
+	a := r.att
+	r.f.host.setCarrier(true, func(err error) {
+		if err != nil && r.att == a {
+			r.restart("no carrier", err)
+		}
+	})
+}
+
+// dropCarrier drops the carrier.
+func (r *recovery) dropCarrier() {
+	r.f.host.setCarrier(false, func(err error) {
+		if err != nil && r.f.host.now.Present {
+			r.f.log.Error("cannot take the carrier down", "err", err)
+		}
+	})
 }
 
 // run runs a rung.

@@ -25,30 +25,85 @@ func (t *TAP) State() (s State, err error) {
 	return s, nil
 }
 
-// awayEvery bounds how often KernelCounters enters another network namespace. The kernel releases the socket of
-// a visit, and with it the namespace, only after a while, so clients that ask again and again for the
-// counters would keep a container's namespace after the container has ended.
-const awayEvery = 100 * time.Millisecond
+const (
+	// awayEvery bounds how often KernelCounters enters another network namespace. The kernel releases the socket of
+	// a visit, and with it the namespace, only after a while, so clients that ask again and again for the
+	// counters would keep a container's namespace after the container has ended.
+	awayEvery = 100 * time.Millisecond
+	// countersPatience is how long a reading of the kernel's counters is waited for. The kernel answers within
+	// a millisecond unless another process holds its rtnl lock.
+	countersPatience = 200 * time.Millisecond
+)
 
-// awayReading is the last reading of the kernel's counters in another namespace.
-type awayReading struct {
+// reading is the last reading of the kernel's counters.
+type reading struct {
 	mu     sync.Mutex
-	at     time.Time
+	at     time.Time // if it was in another namespace
 	kernel KernelCounters
+	err    error
+	ended  chan struct{} // closed when the reading under way has ended; nil: there is none
+	until  time.Time     // how long to wait for that
 }
+
+var errLocked = errors.New("the kernel does not answer, perhaps because another process holds its lock of all interfaces (rtnl)")
 
 // Counters implements [Device].
 func (t *TAP) Counters() Counters { return t.count.snapshot() }
 
 // KernelCounters implements [Device]. While the interface is in another network namespace, they are up to
 // awayEvery old.
-func (t *TAP) KernelCounters() (k KernelCounters, err error) {
-	t.away.mu.Lock()
-	defer t.away.mu.Unlock()
-	if time.Since(t.away.at) < awayEvery {
-		return t.away.kernel, nil
+func (t *TAP) KernelCounters() (KernelCounters, error) {
+	r := &t.reading
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) < awayEvery {
+		return r.kernel, nil
 	}
-	away := false
+	if r.ended == nil {
+		if err := t.startReading(); err != nil {
+			return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
+		}
+	}
+	ended, wait := r.ended, time.NewTimer(time.Until(r.until))
+	r.mu.Unlock()
+	defer wait.Stop()
+	select {
+	case <-ended:
+	case <-wait.C:
+	}
+	r.mu.Lock()
+	if r.err != nil {
+		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, r.err)
+	}
+	return r.kernel, nil
+}
+
+// startReading reads the counters on a goroutine of its own. t.reading.mu is held.
+func (t *TAP) startReading() error {
+	t.watchMu.Lock()
+	defer t.watchMu.Unlock()
+	if t.ctx.Err() != nil {
+		return ErrClosed
+	}
+	r, ended := &t.reading, make(chan struct{})
+	r.ended, r.until = ended, time.Now().Add(countersPatience)
+	if r.kernel == (KernelCounters{}) {
+		r.err = errLocked // until it has ended
+	}
+	t.watchers.Go(func() {
+		k, away, err := t.readKernel()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.kernel, r.err, r.ended = k, err, nil; away {
+			r.at = time.Now()
+		}
+		close(ended)
+	})
+	return nil
+}
+
+// readKernel reads the kernel's counters, and reports whether the interface is in another network namespace.
+func (t *TAP) readKernel() (k KernelCounters, away bool, err error) {
 	err = t.visit(func(r *rtnl, l netlink.Link) error {
 		away = r != t.nl
 		if s := l.Attrs().Statistics; s != nil {
@@ -59,13 +114,7 @@ func (t *TAP) KernelCounters() (k KernelCounters, err error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
-	}
-	if away {
-		t.away.at, t.away.kernel = time.Now(), k
-	}
-	return k, nil
+	return k, away && err == nil, err
 }
 
 // state returns the state of an interface, with its addresses. own is the number of queues of

@@ -19,7 +19,6 @@ type TAP struct {
 	nl    *rtnl       // in the network namespace in which it was opened
 	home  os.FileInfo // that namespace
 	count tally
-	away  awayReading
 
 	queues []*Queue // at least one; constant once the TAP is open
 
@@ -34,8 +33,9 @@ type TAP struct {
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
-	watchMu  sync.Mutex // a watcher starts before Close, or not at all
-	watchers sync.WaitGroup
+	watchMu  sync.Mutex     // a watcher or reading starts before Close, or not at all
+	watchers sync.WaitGroup // and readings of the kernel's counters
+	reading  reading
 	closing  sync.Once
 	closeErr error
 }

@@ -100,7 +100,7 @@ func TestR07GroupsLinger(t *testing.T) {
 		if n := host.joined.Load(); n != 1 {
 			t.Errorf("%d memberships before the time is over, want 1", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := host.joined.Load(); n != 0 {
 			t.Errorf("%d memberships afterwards, want none", n)

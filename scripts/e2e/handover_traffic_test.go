@@ -63,7 +63,9 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 	var in, out *net.UDPConn
 	var inErr, outErr error
 	a.Do(func() { in, inErr = listenNumbered("0.0.0.0") })
-	b.Do(func() { out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: numberedPort}) })
+	b.Do(func() {
+		out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: numberedPort})
+	})
 	if err := errors.Join(inErr, outErr); err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ type tap struct {
 	grounded   error         // of BringUp
 	raised     int           // calls of BringUp
 	given      bool          // GiveUp was called
-	locked     chan struct{} // closed when another process releases the kernel's lock of all interfaces; nil: none has it
+	locked     chan struct{} // closed when another process releases the kernel's lock of all interfaces; nil: it is free
 }
 
 // lock waits for the kernel's lock of all interfaces.

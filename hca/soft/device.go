@@ -42,9 +42,6 @@ type Device struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 
-	membership sync.Mutex // guards lingering and the members of groups; locked before mu, and held while the transport joins
-	lingering  map[netip.Addr]*lingering
-
 	mu   sync.Mutex // never held while a call may wait
 	slow slow
 }
@@ -58,14 +55,15 @@ var (
 
 // slow holds the fields that Device.mu guards.
 type slow struct {
-	closed   bool
-	children int    // PDs and CQs
-	lastID   uint32 // numbers PDs and CQs, and is the generation of everything
-	port     port
-	dests    map[netip.Addr]int // the number of address handles of each unicast destination
-	refuted  map[netip.Addr]int // payloads with which RefutePath was called since the last look
-	await    map[hca.QPN]bool   // QPs that have no receives yet; see Config.Await
-	patience *time.Timer        // ends the wait for them; nil: there was none
+	closed    bool
+	children  int    // PDs and CQs
+	lastID    uint32 // numbers PDs and CQs, and is the generation of everything
+	port      port
+	dests     map[netip.Addr]int        // the number of address handles of each unicast destination
+	refuted   map[netip.Addr]int        // payloads with which RefutePath was called since the last look
+	await     map[hca.QPN]bool          // QPs that have no receives yet; see Config.Await
+	patience  *time.Timer               // ends the wait for them; nil: there was none
+	lingering map[netip.Addr]*lingering // by group
 }
 
 // Open opens a device over a transport, which the device owns from then on.
@@ -75,7 +73,8 @@ func Open(cfg Config) (*Device, error) {
 	}
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &Device{cfg: cfg, stop: stop, newPath: make(chan struct{}, 1), lingering: map[netip.Addr]*lingering{}}
+	d := &Device{cfg: cfg, stop: stop, newPath: make(chan struct{}, 1)}
+	d.slow.lingering = map[netip.Addr]*lingering{}
 	for i, wire := range append([]transport.Transport{cfg.Transport}, cfg.More...) {
 		d.lanes = append(d.lanes, newLane(d, i, wire))
 	}

@@ -24,97 +24,83 @@ type lingering struct {
 // netdev. It may wait for the kernel's lock of all interfaces, so it does not hold that of the device.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
-	d.membership.Lock()
-	defer d.membership.Unlock()
-	err := q.mayAttach(group)
-	if err == nil {
-		err = d.join(group)
+	joined, err := q.mayAttach(group)
+	if err == nil && !joined {
+		err = d.lanes[0].wire.Join(group)
 	}
-	if err == nil && !q.attach(group) {
-		d.leave(group)
-		err = hca.ErrClosed
+	if err == nil {
+		err = q.attach(group)
 	}
 	return verb("attach_mcast", g.MGID.String(), err)
 }
 
-// mayAttach returns nil if q can be attached to a group.
-func (q *QP) mayAttach(group netip.Addr) error {
-	q.dev.mu.Lock()
-	defer q.dev.mu.Unlock()
-	if err := q.usable(); err != nil {
-		return err
-	}
-	if !group.IsMulticast() || q.dev.routes.Load().isMember(group, q) {
-		return hca.ErrInvalid
-	}
-	return nil
-}
-
-// attach makes q a member of a group, unless it was closed.
-func (q *QP) attach(group netip.Addr) bool {
+// mayAttach returns an error if q cannot be attached to a group, and whether there is a membership for it.
+func (q *QP) mayAttach(group netip.Addr) (joined bool, err error) {
 	d := q.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if q.closed.Load() {
-		return false
+	if err := q.usable(); err != nil {
+		return false, err
 	}
-	r := d.routes.Load()
+	if !group.IsMulticast() || d.routes.Load().isMember(group, q) {
+		return false, hca.ErrInvalid
+	}
+	l := d.slow.lingering[group]
+	switch {
+	case d.cfg.Peers != nil: // copies of multicasts are sent to each peer instead
+		return true, nil
+	case l == nil:
+		return false, nil
+	}
+	if l.count--; l.count == 0 {
+		l.lapse.Stop()
+		delete(d.slow.lingering, group)
+	}
+	return true, nil
+}
+
+// attach makes q a member of a group that has a membership for it.
+func (q *QP) attach(group netip.Addr) error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, err := d.routes.Load(), q.usable()
+	if err == nil && r.isMember(group, q) {
+		err = hca.ErrInvalid
+	}
+	if err != nil {
+		d.linger(group)
+		return err
+	}
 	d.routes.Store(r.withMembers(group, append(slices.Clip(r.groups[group]), q)))
-	return true
+	return nil
 }
 
 // DetachMulticast implements [hca.QP]. It does not block.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
-	d.membership.Lock()
-	defer d.membership.Unlock()
-	if !q.detach(group) {
-		return verb("detach_mcast", g.MGID.String(), hca.ErrInvalid)
-	}
-	d.leave(group)
-	return nil
-}
-
-// detach takes q out of a group, and reports whether it was a member.
-func (q *QP) detach(group netip.Addr) bool {
-	d := q.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()
 	if !r.isMember(group, q) {
-		return false
+		return verb("detach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
 	others := slices.DeleteFunc(slices.Clone(r.groups[group]), func(m *QP) bool { return m == q })
 	d.routes.Store(r.withMembers(group, others))
-	return true
-}
-
-// join joins a group, or uses a membership that lingers. d.membership is held.
-func (d *Device) join(group netip.Addr) error {
-	l := d.lingering[group]
-	switch {
-	case d.cfg.Peers != nil: // copies of multicasts are sent to each peer instead
-		return nil
-	case l == nil:
-		return d.lanes[0].wire.Join(group)
-	}
-	if l.count--; l.count == 0 {
-		l.lapse.Stop()
-		delete(d.lingering, group)
-	}
+	d.linger(group)
 	return nil
 }
 
-// leave lets a membership of a group linger, and then ends it. d.membership is held.
-func (d *Device) leave(group netip.Addr) {
-	if d.cfg.Peers != nil || d.lost.Load() {
+// linger lets a membership of a group linger, and then ends it. d.mu is held.
+func (d *Device) linger(group netip.Addr) {
+	if d.cfg.Peers != nil || d.lost.Load() || d.slow.closed {
 		return
 	}
-	l := d.lingering[group]
+	l := d.slow.lingering[group]
 	if l == nil {
 		l = &lingering{}
 		l.lapse = time.AfterFunc(lingerFor, func() { d.lapse(group, l) })
-		d.lingering[group] = l
+		d.slow.lingering[group] = l
 	}
 	l.count++
 	l.lapse.Reset(lingerFor)
@@ -122,12 +108,12 @@ func (d *Device) leave(group netip.Addr) {
 
 // lapse ends the memberships that have lingered.
 func (d *Device) lapse(group netip.Addr, l *lingering) {
-	d.membership.Lock()
-	over := d.lingering[group] == l
+	d.mu.Lock()
+	over := d.slow.lingering[group] == l
 	if over {
-		delete(d.lingering, group)
+		delete(d.slow.lingering, group)
 	}
-	d.membership.Unlock()
+	d.mu.Unlock()
 	for i := 0; over && i < l.count; i++ {
 		_ = d.lanes[0].wire.Leave(group) // an error means that it has ended already, with its netdev
 	}
@@ -135,10 +121,10 @@ func (d *Device) lapse(group netip.Addr, l *lingering) {
 
 // endLingering forgets the memberships that linger, because the transport is about to be closed.
 func (d *Device) endLingering() {
-	d.membership.Lock()
-	defer d.membership.Unlock()
-	for _, l := range d.lingering {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.slow.lingering {
 		l.lapse.Stop()
 	}
-	clear(d.lingering)
+	clear(d.slow.lingering)
 }

@@ -41,7 +41,7 @@ type reading struct {
 	at     time.Time // if it was in another namespace
 	kernel KernelCounters
 	err    error
-	ended  chan struct{} // closed when the reading under way has ended; nil: there is none
+	ended  chan struct{} // closed when the reading under way has ended; nil: none is under way
 	until  time.Time     // how long to wait for that
 }
 

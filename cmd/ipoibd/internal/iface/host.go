@@ -75,8 +75,8 @@ type host struct {
 	narrowed   time.Time   // until when frames that the port would refuse are dropped; zero: none are
 }
 
-// narrowFor is how long frames as long as one that the port has refused are dropped. The daemon
-// usually knows of a smaller MTU of the port some milliseconds after the port has it.
+// narrowFor is how long frames as long as one that the port has refused are dropped. A port applies a
+// smaller MTU at once, and the daemon learns of it some milliseconds later.
 const narrowFor = 100 * time.Millisecond
 
 // changed records a state of ib0 that the kernel has reported.

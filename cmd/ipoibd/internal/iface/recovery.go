@@ -12,7 +12,6 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
@@ -101,16 +100,6 @@ func (r *recovery) expire(now time.Time) {
 	}
 	r.f.nbrs.rest()
 	r.heal(qprecovery.Tick{})
-}
-
-// stir takes a sample of the lanes that rest, because one has work again.
-func (r *recovery) stir(now time.Time) {
-	for _, l := range r.f.lanes {
-		if r.att != nil && l.detector.Resting() {
-			r.sample(l, now)
-		}
-	}
-	r.f.nbrs.rest()
 }
 
 // onFailure returns the function that a pump calls for each work request that failed.
@@ -382,59 +371,6 @@ func (r *recovery) follow() device.View {
 			r.seen = v.Session
 			return v
 		}
-	}
-}
-
-// sample takes a sample of a lane and carries out the decision of its freeze detector, which
-// judges nothing while the ladder is not healthy (R8).
-func (r *recovery) sample(l *lane, now time.Time) {
-	l.resting.Store(true) // before the counts are read, so that what they miss wakes Run
-	sendRounds, recvRounds := l.out.rounds.Load(), l.in.rounds.Load()
-	tx := l.tx.Progress()
-	s := freeze.Sample{
-		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
-		SendRounds: sendRounds, RecvRounds: recvRounds,
-		Received: l.rx.Completed(), Wire: r.att.session.WireBlocked(), Port: hca.PortNop,
-		// The lane is not expected to work while one of its pumps waits to be restarted.
-		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
-	}
-	if ports := r.dev.View().Ports; int(r.f.cfg.Port) <= len(ports) {
-		s.Port = ports[r.f.cfg.Port-1].State
-	}
-	knew := l.detector.EventsLost()
-	d := l.detector.Step(now, &s)
-	if !l.detector.Resting() {
-		l.resting.Store(false)
-	}
-	l.polled.Store(l.detector.FoundByPoll())
-	switch lost := l.detector.EventsLost(); {
-	case lost && !knew:
-		r.f.log.Warn("the completion events of the device are lost, so packets wait up to 0.5 s; check whether its interrupts are delivered")
-	case knew && !lost:
-		r.f.log.Info("the completion events of the device arrive again")
-	}
-	if r.ladder.State() != qprecovery.Healthy {
-		return
-	}
-	switch d.Kind {
-	case freeze.Poll:
-		l.out.wake()
-		l.in.wake()
-	case freeze.SendProbe:
-		l.probes.Add(1)
-		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
-	case freeze.Suspect:
-		if d.EventsLost {
-			r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
-			return
-		}
-		reason := "sends do not complete"
-		if d.Deaf {
-			reason = "nothing is received"
-		}
-		r.f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
-		r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since})
-	case freeze.Nothing:
 	}
 }
 

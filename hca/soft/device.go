@@ -42,7 +42,7 @@ type Device struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 
-	mu   sync.Mutex // never held while a call may wait
+	mu   sync.Mutex // not held during calls that wait for the kernel's rtnl lock
 	slow slow
 }
 

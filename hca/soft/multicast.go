@@ -24,7 +24,7 @@ type lingering struct {
 // netdev. It may wait for the kernel's lock of all interfaces, so it does not hold that of the device.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
-	joined, err := q.mayAttach(group)
+	joined, err := q.reserve(group)
 	if err == nil && !joined {
 		err = d.lanes[0].wire.Join(group)
 	}
@@ -34,8 +34,9 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	return verb("attach_mcast", g.MGID.String(), err)
 }
 
-// mayAttach returns an error if q cannot be attached to a group, and whether there is a membership for it.
-func (q *QP) mayAttach(group netip.Addr) (joined bool, err error) {
+// reserve returns an error if q cannot be attached to a group. Else it takes a membership that lingers, if there is
+// one, and reports whether q has one now.
+func (q *QP) reserve(group netip.Addr) (joined bool, err error) {
 	d := q.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()

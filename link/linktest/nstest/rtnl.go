@@ -17,11 +17,12 @@ const (
 	uffdRegisterMissing = 1
 )
 
-// features is ETH_SS_FEATURES of linux/ethtool.h, a set of strings that every netdev has.
-const features = 4
+// ethFeatures is ETH_SS_FEATURES of linux/ethtool.h, a set of strings that every netdev has.
+const ethFeatures = 4
 
-// HoldRTNL makes the kernel hold its lock of all interfaces (rtnl), which is that of all namespaces,
-// until release is called or the test ends. name is a netdev of the namespace. It requires CAP_SYS_PTRACE.
+// HoldRTNL makes the kernel hold its lock of all interfaces (rtnl), which is that of all namespaces. It returns
+// when the lock is held, until release is called or the test ends. name is a netdev of the namespace. It
+// requires CAP_SYS_PTRACE.
 //
 // The kernel copies the strings of an ETHTOOL_GSTRINGS to the caller while it holds the lock. The copy
 // waits for a page that release provides by userfaultfd(2).
@@ -32,19 +33,19 @@ func (ns *Namespace) HoldRTNL(name string) (release func()) {
 	must(ns.tb, "map two pages", err)
 	type gstrings struct{ cmd, set, len uint32 } // struct ethtool_gstrings; the strings follow
 	request := (*gstrings)(unsafe.Pointer(&mem[page-int(unsafe.Sizeof(gstrings{}))]))
-	*request = gstrings{cmd: unix.ETHTOOL_GSTRINGS, set: features}
-	fault := func(what string, request uintptr, arg unsafe.Pointer, fd uintptr) {
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg)); errno != 0 {
-			ns.tb.Fatalf("%s: %v", what, errno)
-		}
-	}
-	uffd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	*request = gstrings{cmd: unix.ETHTOOL_GSTRINGS, set: ethFeatures}
+	uffd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	if errno != 0 {
 		ns.tb.Fatalf("userfaultfd: %v", errno)
 	}
-	fault("UFFDIO_API", uffdioAPI, unsafe.Pointer(&[3]uint64{uffdAPI}), uffd)
+	ioctl := func(what string, request uintptr, arg unsafe.Pointer) {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uffd, request, uintptr(arg)); errno != 0 {
+			ns.tb.Fatalf("%s: %v", what, errno)
+		}
+	}
+	ioctl("UFFDIO_API", uffdioAPI, unsafe.Pointer(&[3]uint64{uffdAPI}))
 	second := uint64(uintptr(unsafe.Pointer(&mem[page])))
-	fault("UFFDIO_REGISTER", uffdioRegister, unsafe.Pointer(&[4]uint64{second, uint64(page), uffdRegisterMissing}), uffd)
+	ioctl("UFFDIO_REGISTER", uffdioRegister, unsafe.Pointer(&[4]uint64{second, uint64(page), uffdRegisterMissing}))
 
 	sock := -1
 	ns.Do(func() { sock, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) })
@@ -55,13 +56,17 @@ func (ns *Namespace) HoldRTNL(name string) (release func()) {
 		_    [16]byte
 	}{data: unsafe.Pointer(request)}
 	copy(ifr.name[:], name)
-	ended := make(chan unix.Errno)
+	ended := make(chan unix.Errno, 1)
 	go func() {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(sock), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
 		ended <- errno
 	}()
+	waits := []unix.PollFd{{Fd: int32(uffd), Events: unix.POLLIN}} // readable once the copy waits
+	if n, err := unix.Poll(waits, int(operationalLimit.Milliseconds())); n != 1 || waits[0].Revents != unix.POLLIN {
+		ns.tb.Fatalf("the kernel does not hold the lock after %v: %d descriptors, events %#x, %v", operationalLimit, n, waits[0].Revents, err)
+	}
 	release = sync.OnceFunc(func() {
-		fault("UFFDIO_ZEROPAGE", uffdioZeropage, unsafe.Pointer(&[4]uint64{second, uint64(page)}), uffd)
+		ioctl("UFFDIO_ZEROPAGE", uffdioZeropage, unsafe.Pointer(&[4]uint64{second, uint64(page)}))
 		if errno := <-ended; errno != 0 {
 			ns.tb.Errorf("ETHTOOL_GSTRINGS of %s: %v", name, errno)
 		}

@@ -79,7 +79,7 @@ type snapshot struct {
 // goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	s := f.statusWithoutKernel()
-	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone
+	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone, or the kernel does not answer
 		_, dropped := f.programs.counters()
 		k.TxDropped = f.shown.txDropped.with(k.TxDropped - min(dropped+f.before.Filtered, k.TxDropped)) // the kernel counts them too
 		s.Kernel.Add("kernel_", kernelCounters(k))

@@ -9,9 +9,8 @@ import (
 )
 
 // lingerFor is how long a group stays joined after a QP has left it. A recovery that replaces a QP leaves its
-// groups, and joins them again at once. So it needs no system call that waits for the kernel's rtnl lock:
-// beside a process that kept making and removing namespaces, that took up to 0.4 s. Nor do switches that
-// snoop IGMP or MLD see the host leave.
+// groups, and joins them again at once. So it needs no system call that waits for the kernel's rtnl lock. Nor
+// do switches that snoop IGMP or MLD see the host leave.
 const lingerFor = 3 * time.Second
 
 // lingering are the memberships of a group that no QP uses.

@@ -168,7 +168,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		return
 	}
 	r.retry.succeed(time.Now())
-	r.f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.f.host.now.MTU, "largest_mtu", r.f.reports.believed(a.plan).MTU())
+	r.f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.f.host.mtuSoon(), "largest_mtu", r.f.reports.believed(a.plan).MTU())
 }
 
 // cannotCome decides what to do about a failed attempt. On a device that is back, only an

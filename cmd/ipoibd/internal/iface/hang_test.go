@@ -229,8 +229,15 @@ func TestR07LockedHostIsNoFault(t *testing.T) {
 		checkRunAnswers(t, a, time.Minute)
 		a.light(true)
 		checkRunAnswers(t, a, time.Minute)
+		a.underlay().SetMTU(1400)
+		checkRunAnswers(t, a, time.Minute)
 		close(locked)
 		time.Sleep(time.Second)
+		if mtu := a.status().MTU; mtu != 1344 {
+			t.Errorf("MTU %d, want 1344", mtu)
+		}
+		a.underlay().SetMTU(1500)
+		time.Sleep(5 * time.Second)
 		reach(t, a, b)
 		if n := a.dev.Opens(); n != 2 || !a.status().Carrier {
 			t.Errorf("opened %d times, want 2; carrier %t", n, a.status().Carrier)

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,39 +66,58 @@ type host struct {
 	rebuilt    bool // mtu is that of the interface in whose place this one is
 	now        link.State
 	mtu        MTUState
+	sizing     int       // the MTU that the worker is setting; 0: none
+	plan       port.Plan // for which the MTU was last fitted
 	mtuReport  mtuReport
 	custody    custody
 	assignment assignment
 	worker     worker      // calls the methods of the TAP that may block
 	inspecting int         // inspections whose result was not taken yet
-	lighting   int         // the same, changes of the carrier
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
 	narrowed   time.Time   // until when frames that the port would refuse are dropped; zero: none are
+	narrowest  int         // bytes of the longest frame that is not dropped meanwhile
 }
 
 // narrowFor is how long frames as long as one that the port has refused are dropped. A port applies a
 // smaller MTU at once, and the daemon learns of it some milliseconds later.
 const narrowFor = 100 * time.Millisecond
 
-// changed records a state of ib0 that the kernel has reported.
-func (h *host) changed(st link.State, configuredMTU int) {
+// changed records a state of ib0 that the kernel has reported. It returns false if the MTU or the carrier
+// is not what the daemon has set: the state may be older than that, so reread must find out.
+func (h *host) changed(st link.State, configuredMTU int) (sure bool) {
 	old := h.now
+	first := !old.Present && !h.rebuilt
+	sure = first || st.MTU == h.mtu.Set && st.Carrier == (st.Up && h.custody.lit())
 	if old.Present {
 		st.MAC = old.MAC // an inspection restores it
+		if !sure {
+			st.MTU, st.Carrier = old.MTU, old.Carrier && st.Up
+		}
 	}
 	h.now = st
 	h.inspect()
 	h.assign(!old.Present)
-	switch {
-	case !old.Present && !h.rebuilt:
+	if first {
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
-	case st.MTU != h.mtu.Set || st.Carrier != (st.Up && h.custody.lit()) && h.lighting == 0:
-		// The state may have been read before the daemon set the MTU or the carrier, so read it again.
-		if again, err := h.tap.State(); err == nil && again.Present {
-			h.now.MTU, h.now.Carrier = again.MTU, again.Carrier
-		}
-		h.mtu.changed(h.now.MTU)
 	}
+	return sure
+}
+
+// reread has the worker read the MTU and the carrier once it has set those that it was asked to set before,
+// and records them. If the operator has changed the MTU, it then calls resized.
+func (h *host) reread(resized func()) {
+	h.worker.do(func() func() {
+		st, err := h.tap.State()
+		return func() {
+			if err != nil || !st.Present { // Run reports an interface that is gone
+				return
+			}
+			h.now.MTU, h.now.Carrier = st.MTU, st.Carrier
+			if h.mtu.changed(st.MTU) {
+				resized()
+			}
+		}
+	})
 }
 
 // alone reports whether only the host itself uses the interface, so that no other MAC is
@@ -113,11 +133,9 @@ func alone(st link.State) bool {
 func (h *host) setCarrier(on bool, then func(error)) {
 	h.custody.wantCarrier = on
 	on = h.custody.lit()
-	h.lighting++
 	h.worker.do(func() func() {
 		err := h.tap.SetCarrier(on)
 		return func() {
-			h.lighting--
 			if err == nil {
 				h.carrierIs(on)
 			}
@@ -148,9 +166,9 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// fitMTU sets the MTU that the plan and the operator allow.
+// fitMTU has the worker set the MTU that the plan and the operator allow. The lanes apply it at once.
 func (h *host) fitMTU(plan port.Plan) {
-	h.narrowed = time.Time{}
+	h.narrowed, h.plan = time.Time{}, plan
 	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)
 	switch {
@@ -164,32 +182,62 @@ func (h *host) fitMTU(plan port.Plan) {
 		l.tx.SetMTU(mtu, plan.ReceiveMTU())
 		l.rx.SetMTU(plan.ReceiveMTU())
 	}
-	if mtu != h.now.MTU {
-		if err := h.tap.SetMTU(mtu); err != nil {
-			h.log.Error("cannot set MTU", "mtu", mtu, "err", err)
-		} else {
-			args := []any{"mtu", mtu, "was", h.now.MTU, "largest", largest}
-			if path.To.IsValid() {
-				args = append(args, "peer", path.To, "path_mtu", path.MTU)
-			}
-			h.log.Info("MTU set", args...)
-			h.now.MTU, h.mtu.Set = mtu, mtu
-		}
+	switch {
+	case mtu != h.mtuSoon():
+		h.setMTU(mtu)
+	case h.sizing == 0:
+		h.reportMTU()
 	}
+}
+
+// mtuSoon returns the MTU of ib0 after the change that is under way.
+func (h *host) mtuSoon() int { return cmp.Or(h.sizing, h.now.MTU) }
+
+// setMTU has the worker set the MTU of ib0, which waits for as long as another process holds the
+// kernel's lock of all interfaces.
+func (h *host) setMTU(mtu int) {
+	h.sizing = mtu
+	h.worker.do(func() func() {
+		err := h.tap.SetMTU(mtu)
+		return func() {
+			if h.sizing == mtu {
+				h.sizing = 0
+			}
+			if err != nil {
+				h.log.Error("cannot set MTU", "mtu", mtu, "err", err)
+			} else {
+				args := []any{"mtu", mtu, "was", h.now.MTU, "largest", h.plan.MTU()}
+				if path := h.plan.Path; path.To.IsValid() {
+					args = append(args, "peer", path.To, "path_mtu", path.MTU)
+				}
+				h.log.Info("MTU set", args...)
+				h.now.MTU, h.mtu.Set = mtu, mtu
+			}
+			h.reportMTU()
+		}
+	})
+}
+
+// reportMTU updates the report about the MTU, and warns about traffic that is lost from now on.
+func (h *host) reportMTU() {
 	was := h.mtuReport
-	h.mtuReport = reportMTU(plan, h.now.MTU)
+	h.mtuReport = reportMTU(h.plan, h.now.MTU)
 	h.mtuReport.log(h.log, h.now.MTU, was)
 }
 
 // refused handles a packet of size bytes that the port has refused as too long (LOC_LEN_ERR): it
 // has a smaller MTU than the plan says. Others of that length would fail as well, and each failure
 // costs a recovery, so they are dropped until the plan has changed, or for narrowFor.
-func (h *host) refused(size int, plan port.Plan) {
-	h.narrowed = time.Now().Add(narrowFor)
+func (h *host) refused(size int) {
 	const smallest = 256 - ipoib.HeaderLen // each port carries that (IBA 1.4, table 43)
 	size = min(size, h.now.MTU)            // that of a large packet is the sum of its segments
+	fits := max(size-1, smallest)
+	if !h.narrowed.IsZero() {
+		fits = min(fits, h.narrowest) // one that was posted before a shorter one was refused
+	}
+	h.narrowed, h.narrowest = time.Now().Add(narrowFor), fits
 	for _, l := range h.lanes {
-		l.tx.SetMTU(max(size-1, smallest), plan.ReceiveMTU())
+		l.tx.SetMTU(fits, h.plan.ReceiveMTU())
 	}
 }
 
@@ -260,12 +308,14 @@ func (s *MTUState) found(mtu, configured int, adopted bool) {
 // configure records another MTU of the configuration; 0: the largest that fits.
 func (s *MTUState) configure(mtu int) { s.Wish, s.Fresh, s.Cut = mtu, false, 0 }
 
-// changed records a new MTU of the interface. If the daemon has not set it, it is a request of
-// the operator.
-func (s *MTUState) changed(mtu int) {
-	if mtu != s.Set {
-		s.Set, s.Wish, s.Fresh = mtu, mtu, true
+// changed records the MTU of the interface, and reports whether it is a request of the operator: one that
+// the daemon has not set.
+func (s *MTUState) changed(mtu int) bool {
+	if mtu == s.Set {
+		return false
 	}
+	s.Set, s.Wish, s.Fresh = mtu, mtu, true
+	return true
 }
 
 // fit returns the MTU that the interface should have, and, once per request, a request that

@@ -95,7 +95,13 @@ func (t *tap) BringUp() error {
 
 var errStuck = errors.New("carrier is stuck")
 
+func (t *tap) State() (link.State, error) {
+	t.lock()
+	return t.Fake.State()
+}
+
 func (t *tap) SetMTU(mtu int) error {
+	t.lock()
 	t.Fake.SetMTU(mtu)
 	return nil
 }
@@ -426,7 +432,7 @@ func (h *testHost) up() {
 }
 
 func (h *testHost) mac() ipoib.MAC {
-	st, err := h.tap.State()
+	st, err := h.tap.Fake.State()
 	if err != nil {
 		h.t.Fatal(err)
 	}

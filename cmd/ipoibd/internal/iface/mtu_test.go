@@ -132,6 +132,9 @@ func TestMTUOfThePath(t *testing.T) {
 		} {
 			log.Reset()
 			host.fitMTU(c.plan)
+			for host.worker.busy > 0 {
+				host.worker.took((<-host.worker.jobs)())
+			}
 			r := host.mtuReport
 			if host.now.MTU != c.mtu || r.path.To.IsValid() != c.limited || c.limited && r.path != c.plan.Path {
 				t.Errorf("%s: MTU %d, limited by %+v, want %d, %t", c.name, host.now.MTU, r.path, c.mtu, c.limited)
@@ -184,5 +187,31 @@ func TestPortIsNarrowerThanKnown(t *testing.T) {
 		if s := a.status(); s.MTU != 1344 {
 			t.Errorf("MTU %d, want 1344", s.MTU)
 		}
+	})
+}
+
+// Packets of several lengths that are too long for the port wait in it. The longest that fails does not
+// raise the limit which a shorter one has set.
+func TestPortRefusesSeveralLengths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, newFabric(t, 1), 1)
+		h.onRun(func(f *Iface) {
+			f.host.refused(1390)
+			f.host.refused(1440)
+			if f.host.narrowest != 1389 {
+				t.Errorf("packets of up to %d bytes pass, want 1389", f.host.narrowest)
+			}
+			f.host.refused(1380)
+			if f.host.narrowest != 1379 {
+				t.Errorf("packets of up to %d bytes pass, want 1379", f.host.narrowest)
+			}
+		})
+		time.Sleep(2 * narrowFor)
+		h.onRun(func(f *Iface) {
+			f.host.refused(1440)
+			if f.host.narrowest != 1439 {
+				t.Errorf("later packets of up to %d bytes pass, want 1439", f.host.narrowest)
+			}
+		})
 	})
 }

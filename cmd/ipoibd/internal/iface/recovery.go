@@ -135,7 +135,7 @@ func (r *recovery) fault(ev qprecovery.Fault) {
 		r.f.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
 			"bytes", q.SGList[0].Length, "lkey", q.SGList[0].LKey, "to", q.DestQPN.String(), "vendor_err", q.VendorErr)
 		if q.Status == hca.WCLocLenErr && q.Opcode == hca.WCSend && r.att != nil {
-			r.f.host.refused(int(q.SGList[0].Length)-ipoib.HeaderLen, r.att.plan)
+			r.f.host.refused(int(q.SGList[0].Length) - ipoib.HeaderLen)
 		}
 	}
 	r.heal(ev)

@@ -112,7 +112,9 @@ func (f *Iface) do(ctx context.Context, what func()) error {
 // hostChanged handles a state of ib0 that the kernel has reported.
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
-	f.host.changed(st, f.cfg.MTU)
+	if !f.host.changed(st, f.cfg.MTU) {
+		f.host.reread(f.refit)
+	}
 	f.refit()
 	f.checkSources()
 	f.nbrs.hostChanged(old, f.host.now)

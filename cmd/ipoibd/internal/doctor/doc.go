@@ -16,6 +16,7 @@
 //	facts.go   | the facts
 //	start.go   | rules about a start
 //	network.go | rules about netdevs, addresses and firewalls
+//	neighbours.go | the kernel's neighbour tables, and their rule
 //	running.go | rules about a running daemon: states and notices
 //	traffic.go | rules about its counters
 //	gather.go  | collects the facts

@@ -34,6 +34,10 @@ type Facts struct {
 	Devices    []Device
 	Interfaces []Interface
 	Netdevs    []Netdev
+	// Neighbours are the kernel's neighbour tables, and NeighboursEarlier what they were before the
+	// daemon was watched.
+	Neighbours, NeighboursEarlier []NeighbourTable
+
 	Drops      []FirewallRule // that drop what the daemon should receive
 }
 

@@ -149,6 +149,7 @@ var rules = []rule{
 	{"no_address", Warning, noAddress, append([]string{"interface_unassigned"}, noInterface...)},
 	{"path_mtu", Warning, pathMTU, nil},
 	{"bridge_mtu", Warning, bridgeMTU, nil},
+	{"neighbours_full", Warning, neighboursFull, nil},
 	{"events_lost", Warning, eventsLost, nil},
 	{"files_nearly_exhausted", Warning, filesNearlyExhausted, nil},
 	{"other_version", Warning, otherVersion, nil},

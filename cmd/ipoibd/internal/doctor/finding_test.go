@@ -267,6 +267,10 @@ var diagnoses = []struct {
 		f.device().Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{GIDs: []hca.GIDEntry{{Path: hca.PathLimit{To: peer, Carries: 1248}}}}}}
 	}, "path_mtu", "narrow", "ipoibd ping --sweep 10.0.0.2"},
 	{"a narrow path, of another GID", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticePathMTU, "narrow"); f.iface().QP.GIDIndex = 5 }, "path_mtu", "narrow", ""},
+	{"a full neighbour table", busy, func(f *Facts) {
+		f.NeighboursEarlier = []NeighbourTable{{"arp_cache", 1000, 1024, 5}, {"ndisc_cache", 1024, 1024, 7}}
+		f.Neighbours = []NeighbourTable{{"arp_cache", 1024, 1024, 12}, {"ndisc_cache", 1024, 1024, 7}}
+	}, "neighbours_full", "arp_cache has 1024 entries of at most 1024, and had no room for 7 more", "sysctl -w net.ipv4.neigh.default.gc_thresh2=8192 net.ipv4.neigh.default.gc_thresh3=16384"},
 	{"files", busy, func(f *Facts) { f.Status.FDs = 922 }, "files_nearly_exhausted", "922 are open, RLIMIT_NOFILE is 1024", "prlimit --pid 7 --nofile=4096"},
 	{"files are not counted", busy, func(f *Facts) { f.Status.FDs = -1 }, "", "", ""},
 	{"an old daemon", busy, func(f *Facts) { f.Version = "v2" }, "other_version", "the daemon is v1, this program v2", "kill 7 && ipoibd run"},

@@ -49,8 +49,12 @@ func Gather(ctx context.Context, q Query) (Facts, error) {
 	f := Facts{Version: q.Version, Mistake: q.Mistake, UnknownVariables: q.UnknownVariables}
 	f.Socket = examineSocket(ctx, q.Control)
 	f.Service = examineService(ctx, q.Control)
+	var neighErr, netErr, processErr error
+	f.NeighboursEarlier, neighErr = neighbourTables()
 	err := f.ask(ctx, q)
-	var netErr, processErr error
+	if neighErr == nil {
+		f.Neighbours, neighErr = neighbourTables()
+	}
 	f.Netdevs, netErr = netdevs()
 	f.Process, processErr = examineProcess(f.Socket.PID)
 	if f.Socket.PID != 0 {
@@ -70,7 +74,7 @@ func Gather(ctx context.Context, q Query) (Facts, error) {
 		f.findHolders()
 	}
 	f.Drops = firewallDrops(ctx)
-	return f, errors.Join(err, netErr, processErr)
+	return f, errors.Join(err, neighErr, netErr, processErr)
 }
 
 // examineSocket looks at the control socket, and connects to it.

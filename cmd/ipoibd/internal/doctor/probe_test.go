@@ -182,3 +182,22 @@ func TestRunIsBounded(t *testing.T) {
 		t.Logf("took %v", took)
 	}
 }
+
+// The kernel's tables are read whole: each has entries, or once had, and a limit.
+func TestNeighbourTables(t *testing.T) {
+	tables, err := neighbourTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, table := range tables {
+		names = append(names, table.Name)
+		if table.Limit <= 0 || table.Entries < 0 || table.Entries > 1<<24 {
+			t.Errorf("%+v is not plausible", table)
+		}
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, []string{"arp_cache", "ndisc_cache"}) {
+		t.Errorf("tables %q", names)
+	}
+}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -165,7 +166,7 @@ type talk struct {
 
 func (h *host) talkTo(other *host) *talk {
 	h.tb.Helper()
-	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-q", "-i", "0.01", other.ip4())}
+	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-i", "0.01", other.ip4())}
 	k.cmd.Stdout, k.cmd.Stderr = &k.out, &k.out
 	if err := k.cmd.Start(); err != nil {
 		h.tb.Fatalf("start the talk: %v", err)
@@ -173,33 +174,48 @@ func (h *host) talkTo(other *host) *talk {
 	return k
 }
 
-var talkEnd = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
+var (
+	talkSoFar  = regexp.MustCompile(`\d+/(\d+) packets`)
+	talkAnswer = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
+)
 
-// calm is how long the last answers may take to arrive after an attack.
+// calm is how long an answer may take.
 const calm = 200 * time.Millisecond
 
-// end ends the talk. At most limit per cent may be lost.
+// end ends the talk after a while. At most limit per cent of the requests may be lost. Those of the last 200 ms
+// do not count, because ping does not wait for their answers.
 func (k *talk) end(limit float64) {
 	k.tb.Helper()
 	time.Sleep(calm)
-	if err := k.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		k.tb.Fatalf("the talk ended by itself: %v\n%s", err, k.out.String())
-	}
+	k.signal(syscall.SIGQUIT) // it prints how many it has sent
+	time.Sleep(calm)
+	k.signal(syscall.SIGINT)
 	_ = k.cmd.Wait() // exits with 1 after a loss, which is checked below
-	m := talkEnd.FindStringSubmatch(k.out.String())
+	m := talkSoFar.FindStringSubmatch(k.out.String())
 	if m == nil {
 		k.tb.Fatalf("ping reports no losses:\n%s", k.out.String())
 	}
 	sent, _ := strconv.Atoi(m[1])
-	got, _ := strconv.Atoi(m[2])
-	k.tb.Logf("talk: %d echo requests, %d unanswered", sent, sent-got)
-	if lost := sent - got - inFlight; float64(lost) > limit/100*float64(sent) {
-		k.tb.Errorf("talk: %d of %d echo requests unanswered, more than %v %%", sent-got, sent, limit)
+	lost := make(map[int]bool)
+	for seq := 1; seq <= sent; seq++ {
+		lost[seq] = true
+	}
+	for _, m := range talkAnswer.FindAllStringSubmatch(k.out.String(), -1) {
+		seq, _ := strconv.Atoi(m[1])
+		delete(lost, seq)
+	}
+	k.tb.Logf("talk: %d echo requests, %d unanswered", sent, len(lost))
+	if float64(len(lost)) > limit/100*float64(sent) {
+		k.tb.Errorf("talk: %d of %d echo requests unanswered, more than %v %%: %v", len(lost), sent, limit, slices.Sorted(maps.Keys(lost)))
 	}
 }
 
-// inFlight is how many echo requests may be unanswered when the talk ends.
-const inFlight = 1
+func (k *talk) signal(sig os.Signal) {
+	k.tb.Helper()
+	if err := k.cmd.Process.Signal(sig); err != nil {
+		k.tb.Fatalf("the talk ended by itself: %v", err)
+	}
+}
 
 // expect runs an attack and checks that it causes exactly the drops in want at
 // h, and no others.

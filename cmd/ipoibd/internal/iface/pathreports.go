@@ -59,7 +59,7 @@ func (p *pathReports) judge(now time.Time, path hca.PathLimit, id uint64, askabl
 		if p.claim.To.IsValid() && p.claim != p.inForce { // it was withdrawn
 			p.rest(now)
 		}
-	case narrower && p.claim.To == path.To && path.Carries >= p.claim.Carries:
+	case narrower && p.claim.To == path.To: // the same echo requests refute it
 		p.claim = path
 	case narrower && askable():
 		p.claim, p.id, p.tries, p.at, p.again = path, id, 0, now, examineAfter

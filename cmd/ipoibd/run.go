@@ -56,7 +56,8 @@ func runCommand() *cobra.Command {
 			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
 			"Each flag but --port can also be set by an environment variable:\n" +
 			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
-			"variable, and both over the file of --config, if it configures only one interface.",
+			"variable, and both over the file of --config. If the file configures several devices or\n" +
+			"interfaces, flags of a device or an interface are refused.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			s, err = f.read(cmd.Flags())
 			return err
@@ -140,7 +141,7 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 		// It is read again after the second start.
 		info, err := os.Stat(f.file)
 		if err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("%s is not a regular file, which a daemon with a sandbox needs: it reads it twice; --sandbox=false runs without one", f.file)
+			err = fmt.Errorf("%s is not a regular file, which the sandbox requires, because the daemon reads it twice; copy it to a regular file, or use --sandbox=false", f.file)
 		}
 		if err != nil {
 			return nil, nil, err

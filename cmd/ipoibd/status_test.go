@@ -151,7 +151,7 @@ func TestStatusCheck(t *testing.T) {
 		{"up", []report.Interface{idle("ib0")}, ""},
 		{"one is down", []report.Interface{idle("ib0"), down}, "interface ib1 is not up: interface is down"},
 		{"no carrier", []report.Interface{noCarrier}, "interface ib2 is not up: no carrier"},
-		{"without an address", []report.Interface{idle("ib0"), bare}, "interface ib3 is up, but lacks what was configured: address 10.9.0.1/24: refused; route 10.0.0.0/8: refused"},
+		{"without an address", []report.Interface{idle("ib0"), bare}, "interface ib3 is up, but lacks a configured address or route: address 10.9.0.1/24: refused; route 10.0.0.0/8: refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f.change(func() { f.status = report.Status{Time: epoch, Interfaces: c.interfaces} })

@@ -77,7 +77,7 @@ func TestRefusedAddress(t *testing.T) {
 	}
 	eventually(t, repairLimit, "the check names the address", func() bool {
 		out, ok := check()
-		return !ok && strings.Contains(out, "interface ib0 is up, but lacks what was configured: address "+h.ip6()+"/64: ")
+		return !ok && strings.Contains(out, "interface ib0 is up, but lacks a configured address or route: address "+h.ip6()+"/64: ")
 	})
 	cmd := h.daemon.command("status", "--check")
 	_ = cmd.Run()

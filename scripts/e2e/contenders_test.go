@@ -33,7 +33,7 @@ func TestContendersForTheInterface(t *testing.T) {
 	b.waitReaches(a)
 	pingAll(a, b)
 	stop()
-	a.requireLogged("carrier down", 0)
+	a.requireLogged("carrier taken down", 0)
 
 	a.daemon.kill()
 	tap, err := a.open()

@@ -151,7 +151,7 @@ func TestForeignQueue(t *testing.T) {
 	a.waitCarrier()
 	t.Logf("carrier up %v after the queue has gone, b reaches a %v later", time.Since(start).Round(time.Millisecond), b.waitReaches(a).Round(time.Millisecond))
 	pingAll(a, b)
-	a.requireLogged("carrier down", 1)
+	a.requireLogged("carrier taken down", 1)
 
 	for _, c := range []struct {
 		what   string

@@ -321,7 +321,7 @@ func (s *stormyHost) decided(name string, old, next *daemon) (outcome string) {
 
 // allows returns what is wrong with an outcome of a blow, or "".
 func (x *trouble) allows(b blow, outcome string, old, next *daemon) string {
-	refused := x.slow && strings.Contains(next.log.String(), "not now: ")
+	refused := x.slow && strings.Contains(next.log.String(), "cannot be handed over now: ")
 	switch {
 	case b.name == takerKilled.name && (outcome == keptOn || outcome == bothEnded):
 	case b.name == giverKilled.name && (outcome == takenOver || outcome == afresh || outcome == bothEnded && refused):

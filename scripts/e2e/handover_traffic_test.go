@@ -37,7 +37,7 @@ func TestRefusedHandOverStopsNothing(t *testing.T) {
 		next := a.launchHeir()
 		<-next.exited
 		next.ended = true
-		if text := next.log.String(); next.err == nil || !strings.Contains(text, "not now: ") || !strings.Contains(text, "stop the running daemon") {
+		if text := next.log.String(); next.err == nil || !strings.Contains(text, "cannot be handed over now: ") || !strings.Contains(text, "stop the running daemon") {
 			t.Errorf("%v\n%s", next.err, text)
 		}
 		p.waitAnswered(t, recoveryLimit)

@@ -78,7 +78,7 @@ func TestR16HandOverInReset(t *testing.T) {
 		leader.daemon.Signal(syscall.SIGSTOP)
 		taker := other.start("ipoibd", other.takeOverArgs()...)
 		awaitExit(t, taker)
-		if text := taker.Stderr(); !strings.Contains(text, "the running daemon continues: device rxe0: not now") {
+		if text := taker.Stderr(); !strings.Contains(text, "the running daemon continues: device rxe0: cannot be handed over now") {
 			t.Errorf("asked to hand over in a reset: %s", text)
 		}
 		leader.daemon.Signal(syscall.SIGCONT)

@@ -138,7 +138,7 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 		i = slices.IndexFunc(table, want.Match)
 	}
 	if i < 0 {
-		return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
+		return 0, fmt.Errorf("0x%04x: %w; use another pkey, or add this one to the table (software HCA: pkeys of the device)", uint16(want), ErrNoPKey)
 	}
 	return i, nil
 }

@@ -74,10 +74,10 @@ func cutShort(err error, cfg config.Device, driverless func() []string) error {
 	}
 	switch cfg.Reset { //nolint:exhaustive // the others leave nothing half done
 	case config.ResetLink:
-		return fmt.Errorf("%w; if a reset was cut short: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
+		return fmt.Errorf("%w; if a reset was cut short, add the device again: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
 	case config.ResetDriver, config.ResetPCI:
 		if found := driverless(); len(found) > 0 {
-			return fmt.Errorf("%w; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which %s may be meant", err, strings.Join(found, ", "))
+			return fmt.Errorf("%w; if a reset was cut short, bind the function to its driver again: echo ADDRESS > /sys/bus/pci/drivers_probe; functions without a driver: %s", err, strings.Join(found, ", "))
 		}
 	}
 	return err

@@ -28,9 +28,9 @@ func TestCutShort(t *testing.T) {
 		want  string // what is added
 	}{
 		{config.ResetNone, hca.ErrNoDevice, []string{"0000:03:00.0"}, ""},
-		{config.ResetLink, hca.ErrNoDevice, nil, "; if a reset was cut short: rdma link add rxe0 type rxe netdev NETDEV"},
-		{config.ResetDriver, hca.ErrNoDevice, []string{"0000:03:00.0", "0000:03:00.1"}, "; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which 0000:03:00.0, 0000:03:00.1 may be meant"},
-		{config.ResetPCI, hca.ErrNoDevice, []string{"0000:03:00.0"}, "; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which 0000:03:00.0 may be meant"},
+		{config.ResetLink, hca.ErrNoDevice, nil, "; if a reset was cut short, add the device again: rdma link add rxe0 type rxe netdev NETDEV"},
+		{config.ResetDriver, hca.ErrNoDevice, []string{"0000:03:00.0", "0000:03:00.1"}, "; if a reset was cut short, bind the function to its driver again: echo ADDRESS > /sys/bus/pci/drivers_probe; functions without a driver: 0000:03:00.0, 0000:03:00.1"},
+		{config.ResetPCI, hca.ErrNoDevice, []string{"0000:03:00.0"}, "; if a reset was cut short, bind the function to its driver again: echo ADDRESS > /sys/bus/pci/drivers_probe; functions without a driver: 0000:03:00.0"},
 		{config.ResetPCI, hca.ErrNoDevice, nil, ""},
 		{config.ResetPCI, hca.ErrInvalid, []string{"0000:03:00.0"}, ""},
 	} {

@@ -22,9 +22,9 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
 		return nil
 	case how == config.ResetLink:
-		return fmt.Errorf("reset %s is for Soft-RoCE devices, and %s is not one: %w", how, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s works only for Soft-RoCE devices, and %s is not one; use none, driver or pci: %w", how, d.Name, hca.ErrInvalid)
 	case d.PCIAddr == "":
-		return fmt.Errorf("reset %s needs a PCI function, and %s has none: %w", how, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s needs a PCI function, and %s has none; use none, or link for Soft-RoCE: %w", how, d.Name, hca.ErrInvalid)
 	}
 	f, err := k.function(d.PCIAddr)
 	if err != nil {
@@ -32,7 +32,7 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	}
 	defer f.Close()
 	if how == config.ResetPCI && !f.CanReset() {
-		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone; use driver: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
 	}
 	if d.Parent != "" {
 		_, err = onlyNetdev(d, f)
@@ -107,7 +107,7 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 	if h.isOurs(d) {
 		text = "this process, in which a verb hangs, and " + text
 	}
-	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, text)
+	err = fmt.Errorf("reset %s: %w; users of the device: %s", h.cfg.Reset, err, text)
 	h.log.Error("the kernel has not reset the device yet", "err", err)
 	return err
 }

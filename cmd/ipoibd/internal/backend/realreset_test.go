@@ -99,7 +99,7 @@ func TestR16RealResetIsWaitedFor(t *testing.T) {
 			first <- d.slot.hca.Reset(ctx)
 		}()
 		time.Sleep(time.Minute)
-		const why = "held by ib_send_bw (pid 1073741824), the kernel's nvme_rdma"
+		const why = "users of the device: ib_send_bw (pid 1073741824), the kernel's nvme_rdma"
 		if text := k.logged(); !strings.Contains(text, why) || len(first) > 0 {
 			t.Errorf("returned: %t; the log: %s", len(first) > 0, text)
 		}
@@ -340,7 +340,7 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
 				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
 			}
-			const why = "held by this process, in which a verb hangs, and no other process"
+			const why = "users of the device: this process, in which a verb hangs, and no other process"
 			if err != nil && !strings.HasSuffix(err.Error(), why) {
 				t.Errorf("%s: %v", c.how, err)
 			}

@@ -55,8 +55,8 @@ func (w *watch) look(now time.Time, e *engine, netdev string) (out report.Notice
 	out.Add(report.NoticeNAT, w.suspectNAT(now, nat && is.nat, seen, sender))
 	size, asked, err := e.lanes[0].SendBuf()
 	out.Add(report.NoticeSendBuffer, w.note(now, err == nil && size < asked, 0,
-		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
-		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
+		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d, and restart the daemon", size, asked),
+		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace, and restart the daemon", "bytes", size, "needed", asked))
 	var trains error
 	for _, lane := range e.lanes {
 		if trains = lane.TrainsRefused(); trains != nil {

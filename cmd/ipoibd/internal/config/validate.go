@@ -155,7 +155,7 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) { p, err := ParseAddress(s); return p.Addr(), err })
 	if f.SourceCheck && len(f.Addresses) == 0 {
-		ms.add(at+".source_check", "needs addresses, since all others are dropped")
+		ms.add(at+".source_check", "needs addresses: without any, every IP frame from the host would be dropped, except those from its link-local address")
 	}
 	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) { to, _, err := ParseRoute(s); return to, err })
 

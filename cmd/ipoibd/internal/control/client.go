@@ -24,7 +24,7 @@ var (
 	// ErrNotRunning reports that no process listens on the socket.
 	ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 	// ErrHangs reports that the process that listens on the socket does not answer.
-	ErrHangs = errors.New("it is stopped, or it hangs")
+	ErrHangs = errors.New("it is stopped, or it hangs; 'ipoibd doctor' says what to do")
 	errSlow  = errors.New("it is still carrying out the request")
 )
 

@@ -207,5 +207,5 @@ func pick(what, name string, have []string) (string, error) {
 	case len(have) == 0:
 		return "", fmt.Errorf("%w: there is no %s", ErrNotFound, what)
 	}
-	return "", fmt.Errorf("%w: there are several; choose one with --%s: %s", ErrInvalid, what, strings.Join(have, ", "))
+	return "", fmt.Errorf("%[1]w: there are several %[2]ss; choose one with --%[2]s: %[3]s", ErrInvalid, what, strings.Join(have, ", "))
 }

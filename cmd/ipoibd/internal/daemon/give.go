@@ -125,7 +125,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	}
 	d.opts.Log.Info("handed over", "to", g.PID, "after", time.Since(began))
 	if err := systemd.Succeed(g.PID); err != nil {
-		d.opts.Log.Warn("systemd: cannot notify", "err", err)
+		d.opts.Log.Warn("systemd: cannot name the new process as the main process, so systemd may stop it with the service; if it does, run 'systemctl start ipoibd'", "err", err)
 	}
 	d.end(nil) // before d.changing is free
 	return nil

@@ -73,7 +73,7 @@ func (d *daemon) takeBack() {
 	requests, err := readMemory(path)
 	if err != nil {
 		kept := path + ".unreadable"
-		d.opts.Log.Error("cannot take back the interfaces that were added at run time; their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
+		d.opts.Log.Error("cannot read the interfaces that were added at run time, so they are not served: add them again (restart the pods); their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
 		return
 	}
 	d.left = map[string]json.RawMessage{}

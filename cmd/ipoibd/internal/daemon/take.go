@@ -267,7 +267,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		d.own = own
 	}
 	if err := x.estate.Systemd.Inherit(); err != nil {
-		d.opts.Log.Warn("systemd: cannot notify", "err", err)
+		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service", "err", err)
 	}
 	began := time.Now()
 	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {

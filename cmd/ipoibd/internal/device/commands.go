@@ -12,7 +12,7 @@ import (
 // Why an operator's command is refused, or not carried out.
 var (
 	// ErrNotOpen: the device was never open and is absent, so there is nothing to reset.
-	ErrNotOpen = errors.New("device is not open yet")
+	ErrNotOpen = errors.New("device has not been opened yet; 'ipoibd devices' shows whether it is present")
 	// ErrSuspended: the device is suspended. While it is, views report this error as the
 	// reason why there is no session.
 	ErrSuspended = errors.New("device is suspended; 'ipoibd resume' opens it again")

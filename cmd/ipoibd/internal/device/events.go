@@ -145,7 +145,7 @@ func (o *owner) checked(s *Session, gen uint32, ports []hca.PortAttr, err error)
 	class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
 	switch {
 	case class.OfDevice():
-		o.log.Error("the query of the ports failed", "err", err)
+		o.log.Error("cannot query the ports; recovering the device", "err", err)
 	case err != nil && o.unqueried != s:
 		o.unqueried = s
 		o.log.Warn("cannot query the ports; retrying", "err", err)

@@ -120,7 +120,7 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.cause = nil
 	}
 	if o.cause != nil && fmt.Sprint(last) != o.cause.Error() {
-		o.log.Error("cannot open device", "err", err)
+		o.log.Error("cannot open device; trying again", "err", err)
 	}
 	if err == nil {
 		attr := got.session.Attr()
@@ -210,7 +210,7 @@ func (d *Device) closeHCA(s *Session) {
 // become zombies. It also stops waiting for an opening.
 func (o *owner) abandon() {
 	if o.opening.op != 0 {
-		o.note("opening it takes too long; continuing without waiting")
+		o.note("opening the device takes too long; abandoning this attempt")
 		o.opening.cancel()
 		o.opening = opening{}
 		return
@@ -219,9 +219,9 @@ func (o *owner) abandon() {
 	if s == nil {
 		return
 	}
-	text := "closing it takes too long; continuing without waiting"
+	text := "closing the device takes too long; continuing without waiting"
 	if users := s.usedBy(); len(users) > 0 {
-		text = fmt.Sprintf("not released in time by %s; continuing without waiting", strings.Join(users, ", "))
+		text = fmt.Sprintf("the device was not released in time by %s; continuing without waiting", strings.Join(users, ", "))
 	}
 	o.note(text)
 	s.abandon()

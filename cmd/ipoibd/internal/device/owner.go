@@ -213,9 +213,9 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.failure = ""
 		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
-		o.note(fmt.Sprintf("it fails again after each reset; pausing for %s before reopening it", a.For.Round(time.Second)))
+		o.note(fmt.Sprintf("the device fails again after each reset; pausing for %s before it is opened again ('ipoibd recover' opens it now)", a.For.Round(time.Second)))
 	case qprecovery.GiveUp:
-		o.note("ipoibd has stopped waiting for it; run 'ipoibd recover' when it is back")
+		o.note("gave up waiting for the device; run 'ipoibd recover' when it is back")
 	case qprecovery.ReportForeign:
 		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
@@ -318,7 +318,7 @@ func (o *owner) reset(how reset.Reset) {
 
 // note reports something to the operator, in log and journal.
 func (o *owner) note(text string) {
-	o.log.Warn("device: " + text)
+	o.log.Warn(text)
 	o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrUnsettled means that the device cannot be handed over now, but perhaps in a moment.
-var ErrUnsettled = errors.New("not now")
+var ErrUnsettled = errors.New("cannot be handed over now")
 
 // Parked is a device whose Run waits until Release, because another process may continue the device and its
 // users. Meanwhile the session does not end, and is not reset.

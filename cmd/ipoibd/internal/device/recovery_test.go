@@ -28,7 +28,7 @@ func TestR29PauseIsTold(t *testing.T) {
 		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.DevicePausing || left != 10*time.Second {
 			t.Errorf("%v, next try in %v", s.State, left)
 		}
-		if want := []string{"it fails again after each reset; pausing for 10s before reopening it"}; !slices.Equal(b.notes(), want) {
+		if want := []string{"the device fails again after each reset; pausing for 10s before it is opened again ('ipoibd recover' opens it now)"}; !slices.Equal(b.notes(), want) {
 			t.Errorf("notes %q, want %q", b.notes(), want)
 		}
 		time.Sleep(time.Until(s.NextTry) + soon)
@@ -212,7 +212,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Errorf("reset after %s", took)
 				}
 				synctest.Wait()
-				if want := []string{"not released in time by ib7; continuing without waiting"}; !slices.Equal(b.notes(), want) {
+				if want := []string{"the device was not released in time by ib7; continuing without waiting"}; !slices.Equal(b.notes(), want) {
 					t.Errorf("notes %q, want %q", b.notes(), want)
 				}
 				if good.held != next {

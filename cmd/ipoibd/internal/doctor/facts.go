@@ -38,7 +38,7 @@ type Facts struct {
 	// daemon was watched.
 	Neighbours, NeighboursEarlier []NeighbourTable
 
-	Drops      []FirewallRule // that drop what the daemon should receive
+	Drops []FirewallRule // that drop what the daemon should receive
 }
 
 // SocketState is what is at the path of the control socket.

@@ -36,7 +36,7 @@ func neighboursFull(f *Facts) (out []Finding) {
 			out = append(out, Finding{
 				What:     "the kernel's neighbour table is full, so packets to hosts that are not in it are lost",
 				Evidence: fmt.Sprintf("%s has %d entries of at most %d, and had no room for %d more while it was watched", t.Name, t.Entries, t.Limit, t.Fulls-was.Fulls),
-				Advice:   "make room on the host; if the network has fewer hosts, one of them invents addresses ('ip neigh' lists them, and 'ipoibd peers' their GIDs)",
+				Advice:   "make room on the host; if the network has fewer hosts, one of them sends from forged addresses ('ip neigh' lists them, and 'ipoibd peers' their GIDs)",
 				Command:  fmt.Sprintf("sysctl -w %[1]s.gc_thresh2=%[2]d %[1]s.gc_thresh3=%[3]d", name, 8*t.Limit, 16*t.Limit),
 			})
 		}

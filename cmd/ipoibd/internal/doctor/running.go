@@ -88,7 +88,7 @@ func (f *Facts) asks(words ...string) string {
 func interfaceHangs(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		if why := f.Status.Stale(x); why != "" {
-			return &Finding{What: "the interface does not report", Evidence: why, Advice: "send it SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)", Command: report.Command("kill -QUIT %d", f.Socket.PID)}
+			return &Finding{What: "the interface does not report", Evidence: why, Advice: "send the daemon SIGQUIT: it logs what each goroutine waits for, and exits; then start it again (systemd does that by itself)", Command: report.Command("kill -QUIT %d", f.Socket.PID)}
 		}
 		return nil
 	})
@@ -195,16 +195,19 @@ func noSegmentation(f *Facts) []Finding {
 	})
 }
 
+const usualMTU = 1500 // of an underlay; with it, the interface can have IPv6 addresses
+
 func noIPv6(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
 		text := notice(x.Notices, report.NoticeNoIPv6)
 		if text == "" {
 			return nil
 		}
-		out := &Finding{What: "the interface cannot have IPv6 addresses", Evidence: fmt.Sprintf("%s (it is %d)", text, x.MTU), Advice: "raise the MTU of the underlay and of the network below"}
+		out := &Finding{What: "the interface cannot have IPv6 addresses", Evidence: fmt.Sprintf("%s (it is %d)", text, x.MTU), Advice: "if the MTU of the interface was set, raise it; else raise that of the underlay and of the network below (with --standard-mtu, to 2120 or more)"}
 		for i := range f.Devices {
-			if d := &f.Devices[i]; d.Name == x.Device && d.Underlay != "" {
-				out.Command = report.Command("ip link set %s mtu 1500", d.Underlay)
+			d := &f.Devices[i]
+			if n := f.netdev(d.Underlay); d.Name == x.Device && n != nil && n.MTU < usualMTU {
+				out.Command = report.Command("ip link set %s mtu %d", n.Name, usualMTU)
 			}
 		}
 		return out

@@ -68,7 +68,7 @@ func daemonHangs(f *Facts) []Finding {
 	if f.Socket.State != SocketHangs {
 		return nil
 	}
-	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "send it SIGQUIT, so that its log shows what hangs, and start it again (systemd does that by itself)"}
+	x := Finding{What: "the daemon does not answer", Evidence: f.Socket.Err.Error(), Advice: "send it SIGQUIT: it logs what each goroutine waits for, and exits; then start it again (systemd does that by itself)"}
 	switch {
 	case f.Socket.Stopped:
 		x.What, x.Evidence = "the daemon is stopped", fmt.Sprintf("%v; process %d is in the state T (stopped by a signal)", f.Socket.Err, f.Socket.PID)

@@ -146,8 +146,8 @@ func oneSidedPeer(f *Facts) []Finding {
 		}
 		if evidence := t.blames("rx_drop_no_qp", "rx_drop_group_qpn"); evidence != "" {
 			return &Finding{
-				What: "another host names this one with --peer, but this one runs without --peer", Evidence: evidence,
-				Advice: "name that host here as well, or remove --peer there; a capture on the underlay shows its address", Command: "ipoibd run --peer ADDRESS",
+				What: "another host seems to name this one with --peer, but this one runs without --peer", Evidence: evidence,
+				Advice: "name that host here as well, or remove --peer there; a capture on the underlay shows its address (just after a restart or a recovery, datagrams for the earlier queue pair are counted too: run doctor again)", Command: "ipoibd run --peer ADDRESS",
 			}
 		}
 		return nil
@@ -195,7 +195,7 @@ func noPeerAnswers(f *Facts) []Finding {
 			return nil
 		}
 		return &Finding{
-			What: "none of the peers has ever answered", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
+			What: "none of the peers has answered since the device was opened", Evidence: fmt.Sprintf("no packet has come from %s", list(t.device.Peers)),
 			Advice: "check that ipoibd runs there, with --peer and the address of this host, and that every firewall on the path allows UDP port 4791", Command: report.Command("ping -c 3 %s", t.device.Peers[0]),
 		}
 	})

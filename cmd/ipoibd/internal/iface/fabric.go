@@ -263,7 +263,7 @@ func (r *recovery) stop(why string) {
 	}
 	r.leaveDevice(false, func(err error) {
 		if err != nil {
-			r.f.log.Error("close queue pair", "err", err)
+			r.f.log.Error("cannot close the queue pair", "err", err)
 		}
 		r.accuse(err)
 	})

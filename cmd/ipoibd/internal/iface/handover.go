@@ -167,7 +167,7 @@ func (p *Parked) do(call func()) {
 }
 
 // ErrUnsettled means that an interface cannot be handed over now, but perhaps in a moment.
-var ErrUnsettled = errors.New("not now")
+var ErrUnsettled = errors.New("cannot be handed over now")
 
 // unsettled returns why the interface cannot be handed over now, or nil. One that waits for its device has
 // nothing in flight (R26).
@@ -193,7 +193,7 @@ func (f *Iface) flush() error {
 	for _, l := range f.lanes {
 		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
 		if err != nil {
-			f.log.Warn("complete the posted sends before a hand-over", "err", err) // what is left counts as dropped
+			f.log.Warn("cannot complete the posted sends before the hand-over; they count as dropped", "err", err)
 		}
 		if l.lost != nil {
 			return l.lost
@@ -215,7 +215,7 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
 			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
-				f.log.Warn("deliver what has arrived before a hand-over", "err", err)
+				f.log.Warn("cannot deliver all received packets before the hand-over", "err", err)
 			}
 		}
 		f.drainSlow()

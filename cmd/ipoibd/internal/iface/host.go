@@ -176,7 +176,7 @@ func (h *host) fitMTU(plan port.Plan) {
 	case path.To.IsValid() && tooLarge <= plan.ReceiveMTU():
 		h.log.Warn("requested MTU is too large for the path to a peer; using a smaller one", "requested", tooLarge, "mtu", mtu, "peer", path.To, "path_mtu", path.MTU)
 	default:
-		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
+		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay, or above the limit of IPoIB (4092); using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
 	for _, l := range h.lanes {
 		l.tx.SetMTU(mtu, plan.ReceiveMTU())
@@ -418,7 +418,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 		return
 	}
 	if c.foreign {
-		h.log.Error("carrier down", "queues", found.Foreign, "err", h.foreignError())
+		h.log.Error("another process has attached to the interface; carrier taken down", "queues", found.Foreign, "err", h.foreignError())
 	} else {
 		h.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
 	}

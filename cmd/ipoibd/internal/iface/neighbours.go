@@ -184,7 +184,7 @@ func (n *neighbours) sendHost(frame []byte) {
 	at := time.Now()
 	accepted, err := n.f.host.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false})
 	if err != nil {
-		n.f.log.Debug("write frame to the host", "err", err)
+		n.f.log.Debug("cannot write a frame to the host", "err", err)
 	}
 	if accepted == 1 {
 		n.f.records.wroteSlow(at, n.frame)
@@ -194,7 +194,7 @@ func (n *neighbours) sendHost(frame []byte) {
 // created handles the result of a request for a handle, or the failure to destroy one.
 func (n *neighbours) created(r device.AHResult) {
 	if r.ID == 0 {
-		n.f.log.Error("close address handle", "err", r.Err)
+		n.f.log.Error("cannot close an address handle", "err", r.Err)
 		n.f.rec.accuse(r.Err)
 		return
 	}

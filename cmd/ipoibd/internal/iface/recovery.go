@@ -296,7 +296,7 @@ func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment,
 func (r *recovery) failed(err error) {
 	if err != nil {
 		r.lastErr = err
-		r.f.log.Warn("recovery failed", "state", r.ladder.State().String(), "err", err)
+		r.f.log.Warn("a step of the recovery failed; recovery continues", "state", r.ladder.State().String(), "err", err)
 	}
 }
 
@@ -340,7 +340,7 @@ func (r *recovery) pumpsEnded() error {
 				return err
 			}
 			r.lastErr = err
-			r.f.log.Warn("pump ended", "err", err)
+			r.f.log.Warn("sending or receiving has stopped; restarting it", "err", err)
 			r.heal(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
 			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
 				r.pumps.fail(time.Now())

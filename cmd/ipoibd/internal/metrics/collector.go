@@ -16,7 +16,7 @@ var (
 	build = gauge("build_info", "Version of the daemon.", "version")
 
 	ifaceInfo     = gauge("interface_info", "Configuration of an interface.", "interface", "device", "port", "pkey")
-	ifaceReady    = gauge("interface_ready", "Whether an interface is ready: it has a carrier and what was configured, is attached to the broadcast group, and does not hang.", "interface")
+	ifaceReady    = gauge("interface_ready", "Whether an interface is ready: it has a carrier and its configured addresses and routes, is attached to the broadcast group, and does not hang.", "interface")
 	ifaceCarrier  = gauge("interface_carrier", "Whether an interface has a carrier.", "interface")
 	ifaceState    = gauge("interface_state", "1 for the state that an interface is in.", "interface", "state")
 	ifaceReason   = gauge("interface_reason", "1 for the reason why an interface is not up; absent if it is.", "interface", "reason")

@@ -139,7 +139,7 @@ func (w *watcher) step(ctx context.Context, ev event) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down", "err", err)
+			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down: install polkit, or run 'ipoibd suspend' before it sleeps", "err", err)
 		}
 		w.step(ctx, denied{})
 	}
@@ -169,6 +169,6 @@ func (w *watcher) conclude(err error) {
 	w.cancel()
 	w.cancel = nil
 	if err != nil && !errors.Is(err, context.Canceled) {
-		w.log.Error("cannot follow the system's sleep", "err", err)
+		w.log.Error("cannot suspend, resume or stop together with the system; check the devices with 'ipoibd status'", "err", err)
 	}
 }

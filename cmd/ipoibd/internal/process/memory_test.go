@@ -211,7 +211,7 @@ func refused(t *testing.T) {
 
 // The error names the risk and the remedies.
 func TestR17RefusalSaysWhatToDo(t *testing.T) {
-	for _, word := range []string{"wait for ever", "CAP_IPC_LOCK", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "--cap-add IPC_LOCK"} {
+	for _, word := range []string{"wait forever", "CAP_IPC_LOCK", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "--cap-add IPC_LOCK"} {
 		if !strings.Contains(ErrMayNotLock.Error(), word) {
 			t.Errorf("%q is missing in %q", word, ErrMayNotLock)
 		}

@@ -24,7 +24,7 @@ type Unready struct {
 
 func (u Unready) Error() string {
 	if u.Up {
-		return fmt.Sprintf("interface %s is up, but lacks what was configured: %s", u.Interface, u.Why)
+		return fmt.Sprintf("interface %s is up, but lacks a configured address or route: %s", u.Interface, u.Why)
 	}
 	return fmt.Sprintf("interface %s is not up: %s", u.Interface, u.Why)
 }

@@ -153,7 +153,7 @@ func (f *files) watch() {
 		_, err = unix.InotifyAddWatch(int(f.changes.Fd()), filepath.Join(f.conf.Dir, f.intent.Name()), unix.IN_MODIFY|unix.IN_ATTRIB)
 	}
 	if err != nil {
-		f.conf.Log.Warn("cannot watch for resets by other processes; looking once a second", "err", err)
+		f.conf.Log.Warn("cannot watch for resets by other processes; polling once a second", "err", err)
 	}
 }
 

@@ -117,7 +117,7 @@ func (u *User) adopt(p Policy) error {
 			if entry.Type() == fs.ModeSocket {
 				if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 					c.Close()
-					return fmt.Errorf("a daemon of root answers on %s; stop it", path)
+					return fmt.Errorf("a daemon that runs as root answers on %s; stop it first", path)
 				}
 			}
 			paths = append(paths, path)
@@ -128,7 +128,7 @@ func (u *User) adopt(p Policy) error {
 		}
 		for _, path := range slices.Backward(paths) {
 			if err := os.Lchown(path, u.UID, u.GID); err != nil {
-				return fmt.Errorf("give %s to user %d, as whom the daemon runs: %w", dir, u.UID, err)
+				return fmt.Errorf("change the owner of %s to user %d, which the daemon runs as: %w", dir, u.UID, err)
 			}
 		}
 	}

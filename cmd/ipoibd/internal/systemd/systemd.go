@@ -149,7 +149,7 @@ func (r *reporter) answers(ctx context.Context, limit time.Duration, questions .
 	for _, ask := range questions {
 		if err := ask(within); err != nil {
 			if ctx.Err() == nil { // else it is stopping
-				r.Log.Error("systemd: not reported as alive", "err", fmt.Errorf("no answer within %s: %w", limit, err))
+				r.Log.Error("systemd: a part of the daemon does not answer; if that continues, systemd restarts the service", "err", fmt.Errorf("no answer within %s: %w", limit, err))
 			}
 			return false
 		}

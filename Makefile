@@ -159,6 +159,7 @@ bench-go:
 .PHONY: top-picture
 top-picture: deps
 	@scripts/deps picture
+	mkdir -p bin
 	cd scripts/e2e && go test -count=1 -run='^TestTopUnderAFaultStorm$$' -top.record=$(CURDIR)/bin/top.cast
 	rm -rf bin/top && termtosvg render bin/top.cast bin/top --still-frames -t gjm8
 	sed 's/<text /<text xml:space="preserve" /g' "$$(ls bin/top/*.svg | tail -n 2 | head -n 1)" >docs/top.svg

@@ -165,7 +165,7 @@ func TestTopUnderAFaultStorm(t *testing.T) {
 	p.faulty.undoFaults()
 	p.faulty.waitWell(t)
 	s.waitShows(t, `recovered (reset|recreate)_qp `)
-	s.waitShows(t, `repairs [1-9].* the last by `)
+	s.waitShows(t, `recoveries [1-9].* the last by `)
 	if path := os.Getenv(topRecordEnv); path != "" {
 		s.save(t, path)
 	}

@@ -172,7 +172,7 @@ func sparkline(values []float64, peak float64) string {
 }
 
 func recoveries(r *report.Recovery) string {
-	text := escaped("repairs %d", r.Recovered)
+	text := escaped("recoveries %d", r.Recovered)
 	for i := len(r.History) - 1; i >= 0; i-- {
 		if l := r.History[i]; !l.End.IsZero() {
 			return text + escaped("   the last by %s because of %s, outage %s", l.Rung, l.Reason, terminal.Short(time.Duration(l.Outage)))
@@ -184,7 +184,7 @@ func recoveries(r *report.Recovery) string {
 func (m *Model) devices() (lines []string) {
 	for i := range m.status.Devices {
 		d := &m.status.Devices[i]
-		text := escaped("device %s   %s   drops %d   repairs %d", d.Name, d.State, d.Drops, d.Recovery.Recovered)
+		text := escaped("device %s   %s   drops %d   recoveries %d", d.Name, d.State, d.Drops, d.Recovery.Recovered)
 		if d.State != report.DeviceOpen {
 			text = bad.Render(text + escaped("   %s", d.LastError))
 		}

@@ -64,11 +64,14 @@ type Device interface {
 	Close() error
 }
 
-// Findings are what other processes have done to an interface.
+// Findings are the state of an interface, and what other processes have done to it.
 type Findings struct {
 	// Foreign counts the queues of other processes. The kernel gives them some of
 	// the frames, and only their holders can close them.
 	Foreign int
+	// MTU and Carrier are those of State, after the restoration. Not valid with an error.
+	MTU     int
+	Carrier bool
 	// Restored lists the properties that were changed and are restored. It is valid
 	// with an error too.
 	Restored []Change

@@ -346,6 +346,9 @@ func (r *rig) inspect(want ...link.Property) link.Findings {
 	if !slices.Equal(got, want) {
 		r.t.Errorf("restored %v, want %v", f.Restored, want)
 	}
+	if st, err := r.dev.State(); err != nil || f.MTU != st.MTU || f.Carrier != st.Carrier {
+		r.t.Errorf("found MTU %d, carrier %t; the state is %+v, %v", f.MTU, f.Carrier, st, err)
+	}
 	return f
 }
 

@@ -233,6 +233,7 @@ func (f *Fake) Inspect() (found link.Findings, err error) {
 	differs(link.PropertyCarrier, f.now.carrier, f.state.Up && f.now.carrier != f.own.carrier)
 	f.now, f.state.MAC = f.own, f.own.mac
 	f.changed()
+	found.MTU, found.Carrier = f.state.MTU, f.state.Up && f.own.carrier
 	return found, nil
 }
 

@@ -2,15 +2,18 @@ package iface
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 )
@@ -200,4 +203,64 @@ func TestAssignedInAnyFirstState(t *testing.T) {
 			t.Errorf("%+v: want it due once", st)
 		}
 	}
+}
+
+// lateTAP sets the MTU slowly, or reports states late, as the kernel's watcher does between its readings.
+type lateTAP struct {
+	*tap
+	late atomic.Bool
+}
+
+func (l *lateTAP) SetMTU(mtu int) error {
+	err := l.tap.SetMTU(mtu)
+	if !l.late.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+func (l *lateTAP) Watch(ctx context.Context) (<-chan link.State, error) {
+	in, err := l.tap.Watch(ctx)
+	out := make(chan link.State, 1)
+	go func() {
+		defer close(out)
+		for s := range in {
+			if l.late.Load() {
+				time.Sleep(40 * time.Millisecond)
+			}
+			select {
+			case <-out:
+			default:
+			}
+			out <- s
+		}
+	}()
+	return out, err
+}
+
+// The underlay becomes so narrow that the kernel removes the IPv6 addresses of ib0, which the kernel reports
+// before the daemon has noted its own change, and wide again, which it reports afterwards.
+func TestAssignedAgainInAnyOrderOfReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAssigning(t, false)
+		l := &lateTAP{tap: h.tap}
+		f, err := New(h.iface.cfg, l, Env{Device: h.dev, Journal: journal.New(), Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.iface = f
+		h.startInterface()
+		h.tap.SetUp(true)
+		h.waitUp()
+		time.Sleep(time.Minute)
+		h.underlay().SetMTU(1200)
+		time.Sleep(time.Second)
+		h.takeAssigned()
+		l.late.Store(true)
+		h.underlay().SetMTU(1500)
+		time.Sleep(time.Minute)
+		if len(h.takeAssigned()) == 0 {
+			t.Errorf("the MTU is %d again, and nothing was assigned again", h.status().MTU)
+		}
+	})
 }

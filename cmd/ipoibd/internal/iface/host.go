@@ -82,42 +82,23 @@ type host struct {
 // smaller MTU at once, and the daemon learns of it some milliseconds later.
 const narrowFor = 100 * time.Millisecond
 
-// changed records a state of ib0 that the kernel has reported. It returns false if the MTU or the carrier
-// is not what the daemon has set: the state may be older than that, so reread must find out.
-func (h *host) changed(st link.State, configuredMTU int) (sure bool) {
+// changed records a state of ib0 that the kernel has reported. It may be older than the MTU and the carrier that
+// the worker has set since, or is about to set. So an inspection, which comes after those settings, decides what
+// is a request of the operator.
+func (h *host) changed(st link.State, configuredMTU int) {
 	old := h.now
-	first := !old.Present && !h.rebuilt
-	sure = first || st.MTU == h.mtu.Set && st.Carrier == (st.Up && h.custody.lit())
 	if old.Present {
 		st.MAC = old.MAC // an inspection restores it
-		if !sure {
-			st.MTU, st.Carrier = old.MTU, old.Carrier && st.Up
-		}
 	}
 	h.now = st
 	h.inspect()
 	h.assign(!old.Present)
-	if first {
+	switch {
+	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)
+	case old.Present:
+		h.now.MTU = old.MTU
 	}
-	return sure
-}
-
-// reread has the worker read the MTU and the carrier once it has set those that it was asked to set before,
-// and records them. If the operator has changed the MTU, it then calls resized.
-func (h *host) reread(resized func()) {
-	h.worker.do(func() func() {
-		st, err := h.tap.State()
-		return func() {
-			if err != nil || !st.Present { // Run reports an interface that is gone
-				return
-			}
-			h.now.MTU, h.now.Carrier = st.MTU, st.Carrier
-			if h.mtu.changed(st.MTU) {
-				resized()
-			}
-		}
-	})
 }
 
 // alone reports whether only the host itself uses the interface, so that no other MAC is
@@ -308,14 +289,12 @@ func (s *MTUState) found(mtu, configured int, adopted bool) {
 // configure records another MTU of the configuration; 0: the largest that fits.
 func (s *MTUState) configure(mtu int) { s.Wish, s.Fresh, s.Cut = mtu, false, 0 }
 
-// changed records the MTU of the interface, and reports whether it is a request of the operator: one that
-// the daemon has not set.
-func (s *MTUState) changed(mtu int) bool {
-	if mtu == s.Set {
-		return false
+// changed records a new MTU of the interface. If the daemon has not set it, it is a request of
+// the operator.
+func (s *MTUState) changed(mtu int) {
+	if mtu != s.Set {
+		s.Set, s.Wish, s.Fresh = mtu, mtu, true
 	}
-	s.Set, s.Wish, s.Fresh = mtu, mtu, true
-	return true
 }
 
 // fit returns the MTU that the interface should have, and, once per request, a request that
@@ -414,6 +393,9 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 		c.at = now.Add(inspectSoon)
 		return
 	}
+	h.now.MTU, h.now.Carrier = found.MTU, found.Carrier
+	h.mtu.changed(found.MTU)
+	h.assign(false)
 	if !c.saw(found.Foreign, now) {
 		return
 	}

@@ -3,15 +3,18 @@ package iface
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/link"
 	"ipoibd/ud/port"
 )
 
@@ -213,5 +216,36 @@ func TestPortRefusesSeveralLengths(t *testing.T) {
 				t.Errorf("later packets of up to %d bytes pass, want 1439", f.host.narrowest)
 			}
 		})
+	})
+}
+
+// unsteadyTAP is a TAP whose inspections fail some times.
+type unsteadyTAP struct {
+	*tap
+	fails atomic.Int32
+}
+
+func (u *unsteadyTAP) Inspect() (link.Findings, error) {
+	if u.fails.Add(-1) >= 0 {
+		return link.Findings{}, errors.New("interrupted dump")
+	}
+	return u.tap.Inspect()
+}
+
+// The operator's MTU is not lost if ib0 cannot be examined just after the kernel has reported it.
+func TestOperatorsMTUAfterAFailedInspection(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		u := &unsteadyTAP{tap: a.tap}
+		a.onRun(func(f *Iface) { f.host.tap = u })
+		for _, mtu := range []struct{ set, want int }{{4000, 1444}, {1300, 1300}} {
+			u.fails.Store(2)
+			a.tap.Fake.SetMTU(mtu.set)
+			time.Sleep(10 * time.Second)
+			st, err := a.tap.State()
+			if err != nil || st.MTU != mtu.want || a.status().MTU != mtu.want {
+				t.Errorf("set %d: ib0 has the MTU %d, the status shows %d, want %d; %v", mtu.set, st.MTU, a.status().MTU, mtu.want, err)
+			}
+		}
 	})
 }

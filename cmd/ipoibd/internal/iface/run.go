@@ -48,6 +48,9 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.reconcile()
 		case then := <-listen(&now, f.host.worker.results):
 			f.host.worker.took(then)
+			if f.host.mtu.Fresh { // the operator has changed it
+				f.refit()
+			}
 		case then := <-listen(&now, f.rec.worker.results):
 			f.rec.worker.took(then)
 			f.rec.reconcile()
@@ -112,9 +115,7 @@ func (f *Iface) do(ctx context.Context, what func()) error {
 // hostChanged handles a state of ib0 that the kernel has reported.
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
-	if !f.host.changed(st, f.cfg.MTU) {
-		f.host.reread(f.refit)
-	}
+	f.host.changed(st, f.cfg.MTU)
 	f.refit()
 	f.checkSources()
 	f.nbrs.hostChanged(old, f.host.now)

@@ -18,7 +18,11 @@ type memberships struct {
 	index int
 	ns    *os.File // the network namespace in which the sockets are made, whatever the thread
 
-	mu      sync.Mutex
+	// changing is held while a group is joined or left, which may wait for the kernel's rtnl lock. It comes
+	// before mu, which is not held meanwhile and guards what follows.
+	changing sync.Mutex
+	mu       sync.Mutex
+
 	closed  bool
 	given   bool // another process has the sockets too, so their groups stay joined
 	count   map[netip.Addr]int
@@ -60,61 +64,84 @@ func (t *Transport) Leave(group netip.Addr) error {
 }
 
 func (m *memberships) join(group netip.Addr) error {
+	m.changing.Lock()
+	defer m.changing.Unlock()
+	if known, err := m.again(group); known || err != nil {
+		return err
+	}
+	fd, fresh, err := m.add(group)
+	if err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
-		return hca.ErrClosed
+	if fresh {
+		m.sockets = append(m.sockets, fd)
 	}
-	if m.count[group] == 0 {
-		fd, err := m.add(group)
-		if err != nil {
-			return err
-		}
-		m.holder[group] = fd
-	}
-	m.count[group]++
+	m.holder[group], m.count[group] = fd, 1
 	return nil
 }
 
+// again counts another member of a group that is joined already, and reports whether it is.
+func (m *memberships) again(group netip.Addr) (known bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false, hca.ErrClosed
+	}
+	if m.count[group] == 0 {
+		return false, nil
+	}
+	m.count[group]++
+	return true, nil
+}
+
 func (m *memberships) leave(group netip.Addr) error {
+	m.changing.Lock()
+	defer m.changing.Unlock()
+	fd, last, err := m.less(group)
+	if last {
+		// An error means that the membership has ended already, with its netdev.
+		_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
+	}
+	return err
+}
+
+// less counts one member of a group less. It reports whether the socket must leave the group.
+func (m *memberships) less(group netip.Addr) (fd int, last bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return hca.ErrClosed
+		return -1, false, hca.ErrClosed
 	case m.count[group] == 0:
-		return hca.ErrInvalid
+		return -1, false, hca.ErrInvalid
 	}
 	if m.count[group]--; m.count[group] > 0 {
-		return nil
+		return -1, false, nil
 	}
-	fd := m.holder[group]
+	fd = m.holder[group]
 	delete(m.count, group)
 	delete(m.holder, group)
-	if !m.given {
-		// An error means that the membership has ended already, with its netdev.
-		_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
-	}
-	return nil
+	return fd, !m.given, nil
 }
 
 // add joins on the first socket that accepts the group, or on a new one.
-func (m *memberships) add(group netip.Addr) (fd int, err error) {
+func (m *memberships) add(group netip.Addr) (fd int, fresh bool, err error) {
 	for _, fd := range m.sockets {
 		if err := m.tryAdd(fd, group); !errors.Is(err, hca.ErrNoMemory) {
-			return fd, err
+			return fd, false, err
 		}
 	}
 	entered := kernel.InNamespace(m.ns, func() { fd, _, err = dualSocket() })
 	if err = errors.Join(entered, err); err != nil {
-		return -1, err
+		return -1, false, err
 	}
 	if err := m.tryAdd(fd, group); err != nil {
 		_ = unix.Close(fd)
-		return -1, err
+		return -1, false, err
 	}
-	m.sockets = append(m.sockets, fd)
-	return fd, nil
+	return fd, true, nil
 }
 
 func (m *memberships) tryAdd(fd int, group netip.Addr) error {
@@ -162,6 +189,8 @@ func (t *Transport) GiveUpMemberships() {
 
 // close leaves all groups.
 func (m *memberships) close() error {
+	m.changing.Lock()
+	defer m.changing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -192,5 +193,45 @@ func replace(t *testing.T, fd, kind int) {
 	defer unix.Close(other)
 	if err := unix.Dup3(other, fd, unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A group that is being left, which waits for the kernel's lock of all interfaces, does not delay a hand-over.
+func TestMembershipsAreHandedOverWhileOneEnds(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns, _ := nstest.Pair(t, 1500)
+	group := netip.MustParseAddr("239.1.2.3")
+	tr := openHost(t, ns, 0, udp.Config{}).Transport.(*udp.Transport)
+	if err := tr.Join(group); err != nil {
+		t.Fatal(err)
+	}
+	release := ns.HoldRTNL(nstest.Dev)
+	left := make(chan error, 1)
+	go func() { left <- tr.Leave(group) }()
+	time.Sleep(100 * time.Millisecond)
+	start := time.Now()
+	members, err := tr.Memberships()
+	if err != nil || len(members) != 1 {
+		t.Fatalf("%v, %v", members, err)
+	}
+	tr.GiveUpMemberships()
+	took := time.Since(start)
+	for _, fd := range members {
+		_ = unix.Close(fd)
+	}
+	select {
+	case err := <-left:
+		t.Errorf("the group was left without the lock, so the test proves nothing: %v", err)
+	default:
+	}
+	release()
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	t.Logf("handed over within %v", took)
+	if took > time.Second {
+		t.Errorf("the hand-over took %v", took)
 	}
 }

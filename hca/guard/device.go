@@ -33,8 +33,8 @@ type Options struct {
 	// of an address handle, far above the time of any resolution; 0 means 1 minute. A
 	// creation that takes longer counts as stuck in the device.
 	AHStuck time.Duration
-	// MaxStuck is how many verbs may be in the backend at once, and in addition how
-	// many that create an address handle; 0 means 16.
+	// MaxStuck is how many verbs may be in the backend at once, in addition how many that
+	// create an address handle, and how many that may wait for the rtnl lock; 0 means 16.
 	MaxStuck int
 	// Zombies counts this device from its failure until the backend has released it.
 	// The instances of an HCA share it. If it is nil, the device has its own.
@@ -92,6 +92,7 @@ type Device struct {
 	dead    chan struct{} // closed on failure
 	slots   chan struct{} // one element for each verb in the backend
 	peers   chan struct{} // the same for verbs that wait for a peer
+	hosts   chan struct{} // the same for verbs that wait for a lock of the host
 	counts  counts
 
 	fatalDelivered atomic.Bool // NextEvent has returned DEVICE_FATAL
@@ -134,7 +135,7 @@ func Wrap(dev hca.Device, opts Options) *Device {
 		inside: 1,
 	}
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
-	d.slots, d.peers = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
+	d.slots, d.peers, d.hosts = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
 	d.self = object{
 		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released); d.leave() },
 	}

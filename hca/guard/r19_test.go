@@ -281,8 +281,8 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 		synctest.Wait()
 		r.wantErr(create(), nil, "create an AH after a minute")
 		r.wantErr(r.dev.Err(), nil, "device")
-		_, err := r.dev.QueryPort(1)
-		r.wantErr(err, hca.ErrIO, "query port while MaxStuck verbs are stuck")
+		_, err := r.dev.AllocPD()
+		r.wantErr(err, hca.ErrIO, "allocate a PD while MaxStuck verbs are stuck")
 		release()
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
@@ -305,6 +305,30 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 		_, err := r.dev.QueryPort(1)
 		r.wantErr(err, nil, "query port")
 	})
+}
+
+// Many verbs that wait for a lock of the host leave room for others, by which the device shows that it works.
+// More of them wait for their turn (R07).
+func TestR07ManyVerbsBehindALockOfTheHost(t *testing.T) {
+	const many = 3 * guard.DefaultMaxStuck
+	for _, held := range []time.Duration{2 * time.Second, 30 * time.Second} {
+		bubble(t, guard.Options{}, func(r *rig) {
+			release := r.fake.stick("attach_mcast")
+			done := make(chan error, many)
+			for range many {
+				go func() { done <- r.qp.AttachMulticast(hca.MulticastGroup{}) }()
+			}
+			time.Sleep(held)
+			pd, err := r.dev.AllocPD()
+			r.wantErr(err, nil, "allocate a PD while "+held.String()+" have passed")
+			r.wantErr(pd.Close(), nil, "deallocate it")
+			release()
+			for range many {
+				r.wantErr(<-done, nil, "attach to a group")
+			}
+			r.wantErr(r.dev.Err(), nil, "device")
+		})
+	}
 }
 
 // Instances that fail while a call hangs in the backend are counted over the lifetime of the

@@ -18,11 +18,14 @@ type verb struct {
 	host     bool          // it may wait for a lock of the host, for up to Options.HostStuck
 }
 
-// places returns the channel that limits verbs like v. Verbs that wait for peers have their
-// own, so that slow peers do not delay other verbs.
+// places returns the channel that limits verbs like v. Verbs that wait for peers or for a lock of
+// the host have their own, so that they do not delay other verbs, by which the device shows that it works.
 func (d *Device) places(v verb) chan struct{} {
-	if v.peer {
+	switch {
+	case v.peer:
 		return d.peers
+	case v.host:
+		return d.hosts
 	}
 	return d.slots
 }
@@ -52,6 +55,9 @@ func ask[T any](d *Device, v verb, f func() (T, error)) (T, error) {
 // expires or the device fails. A later result is passed to late.
 func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) answer[T] {
 	p := newPatience(cmp.Or(v.patience, d.opts.VerbTimeout))
+	if v.host {
+		p.excuses = int(d.opts.HostStuck/d.opts.HostTimeout) - 1
+	}
 	defer p.timer.Stop()
 	if err := d.admit(p, v); err != nil {
 		return answer[T]{err: d.wrap(v.name, err), fate: fateRefused}
@@ -82,7 +88,7 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 }
 
 // admit waits for a place among the verbs in the backend. If there is none within the
-// timeout, the device fails, unless the verb waits for a peer.
+// timeout, the device fails, unless the verb waits for a peer or is excused.
 func (d *Device) admit(p *patience, v verb) error {
 	for {
 		if err := d.Err(); err != nil {
@@ -98,7 +104,7 @@ func (d *Device) admit(p *patience, v verb) error {
 		case <-d.dead:
 		case <-p.timer.C:
 			switch {
-			case !p.spent():
+			case !p.spent(), d.excuses(p):
 			case v.peer:
 				return hca.ErrBusy
 			default:
@@ -145,11 +151,10 @@ func (c *flight[T]) land(d *Device, a answer[T]) bool {
 	return false
 }
 
-// wait returns the answer, or abandons the call when the timeout expires or the device fails. The
-// timeout of a verb that may wait for a lock of the host begins again while the device answers
-// another verb, which needs no such lock.
+// wait returns the answer, or abandons the call when the timeout expires without an excuse or the
+// device fails.
 func (c *flight[T]) wait(d *Device, v verb, p *patience) answer[T] {
-	for excuses := d.opts.HostStuck/d.opts.HostTimeout - 1; ; {
+	for {
 		select {
 		case a := <-c.answered:
 			return a
@@ -157,10 +162,7 @@ func (c *flight[T]) wait(d *Device, v verb, p *patience) answer[T] {
 			return c.abandon(d, v.name, d.Err())
 		case <-p.timer.C:
 			switch {
-			case !p.spent():
-			case v.host && excuses > 0 && d.answers():
-				excuses--
-				p.restart()
+			case !p.spent(), d.excuses(p):
 			default:
 				if !v.peer {
 					d.hung.Store(true)
@@ -169,6 +171,18 @@ func (c *flight[T]) wait(d *Device, v verb, p *patience) answer[T] {
 			}
 		}
 	}
+}
+
+// excuses begins the timeout of a verb again that may wait for a lock of the host, if the device answers
+// another verb, which needs no such lock.
+func (d *Device) excuses(p *patience) bool {
+	if p.excuses <= 0 || !d.answers() {
+		return false
+	}
+	p.excuses--
+	p.left = quarters
+	p.timer.Reset(p.quarter)
+	return true
 }
 
 // answers reports whether the device answers alloc_pd: a command to the firmware of hardware, for which
@@ -200,17 +214,12 @@ type patience struct {
 	timer   *time.Timer
 	quarter time.Duration
 	left    int
+	excuses int // how often the timeout may begin again
 }
 
 func newPatience(timeout time.Duration) *patience {
 	q := timeout / quarters
 	return &patience{timer: time.NewTimer(q), quarter: q, left: quarters}
-}
-
-// restart begins the timeout again once it is spent.
-func (p *patience) restart() {
-	p.left = quarters
-	p.timer.Reset(p.quarter)
 }
 
 // spent counts an expiry of the timer and reports whether it was the last.

@@ -7,6 +7,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -241,6 +242,42 @@ func TestR07LockedHostIsNoFault(t *testing.T) {
 		reach(t, a, b)
 		if n := a.dev.Opens(); n != 2 || !a.status().Carrier {
 			t.Errorf("opened %d times, want 2; carrier %t", n, a.status().Carrier)
+		}
+	})
+}
+
+// The link of the underlay flaps under many interfaces, and their queue pairs wait for the kernel's lock of all
+// interfaces to join their groups again. That is no fault of the device (R07).
+func TestR07ManyInterfacesWaitForTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := bareHost(t, newFabric(t, 1), 1)
+		a.verbs = newVerbs()
+		a.run()
+		a.up()
+		hosts := []*testHost{a}
+		for i := range 29 {
+			h := a.sibling(byte(i+2), hca.PKeyDefault)
+			h.up()
+			hosts = append(hosts, h)
+		}
+		time.Sleep(time.Minute)
+		for _, flap := range []func(){func() { a.light(false); time.Sleep(5 * time.Second); a.light(true) }, a.deviceReset} {
+			opens := a.dev.Opens()
+			a.verbs.slow("attach_mcast", 1500*time.Millisecond)
+			flap()
+			time.Sleep(30 * time.Second)
+			a.verbs.slow("attach_mcast", 0)
+			for _, h := range hosts {
+				if s := h.status(); s.State != report.InterfaceUp {
+					t.Errorf("%s: %s, %s", h.name, s.State, s.Detail)
+				}
+			}
+			if n := a.dev.Opens() - opens; n > 1 {
+				t.Errorf("the device was opened %d times", n)
+			}
+		}
+		if n := a.dev.Status().Counts.Reasons[qprecovery.ReasonVerbStuck]; n > 0 {
+			t.Errorf("the device was accused %d times", n)
 		}
 	})
 }

@@ -168,6 +168,11 @@ func (q *slowQP) PostSend(wrs []hca.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
+func (q *slowQP) AttachMulticast(g hca.MulticastGroup) error {
+	q.verbs.pass("attach_mcast")
+	return q.QP.AttachMulticast(g)
+}
+
 func (q *slowQP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	q.verbs.pass("modify_qp")
 	return q.QP.Modify(attr, mask)

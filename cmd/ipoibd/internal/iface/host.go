@@ -14,6 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
@@ -74,13 +75,22 @@ type host struct {
 	worker     worker      // calls the methods of the TAP that may block
 	inspecting int         // inspections whose result was not taken yet
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
-	narrowed   time.Time   // until when frames that the port would refuse are dropped; zero: none are
-	narrowest  int         // bytes of the longest frame that is not dropped meanwhile
+	narrow     narrow
 }
 
-// narrowFor is how long frames as long as one that the port has refused are dropped. A port applies a
-// smaller MTU at once, and the daemon learns of it some milliseconds later.
-const narrowFor = 100 * time.Millisecond
+// narrow is the limit while the port has a smaller MTU than its plan says. A port applies a smaller MTU at once,
+// and the daemon learns of it some milliseconds later, or when another process releases the kernel's rtnl lock.
+type narrow struct {
+	until time.Time     // zero: there is no limit
+	to    int           // bytes of the longest frame that is sent
+	pause time.Duration // from one attempt to send longer frames to the next
+}
+
+// narrowFirst and narrowLast bound narrow.pause, which doubles.
+const (
+	narrowFirst = 100 * time.Millisecond
+	narrowLast  = time.Minute
+)
 
 // changed records a state of ib0 that the kernel has reported. It may be older than the MTU and the carrier that
 // the worker has set since, or is about to set. So an inspection, which comes after those settings, decides what
@@ -149,7 +159,9 @@ func (h *host) carrierIs(on bool) {
 
 // fitMTU has the worker set the MTU that the plan and the operator allow. The lanes apply it at once.
 func (h *host) fitMTU(plan port.Plan) {
-	h.narrowed, h.plan = time.Time{}, plan
+	if !plan.Equal(h.plan) {
+		h.narrow, h.plan = narrow{}, plan
+	}
 	largest, path := plan.MTU(), plan.Path
 	mtu, tooLarge := h.mtu.fit(largest)
 	switch {
@@ -159,8 +171,12 @@ func (h *host) fitMTU(plan port.Plan) {
 	default:
 		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay, or above the limit of IPoIB (4092); using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
+	longest := mtu
+	if !h.narrow.until.IsZero() {
+		longest = min(mtu, h.narrow.to)
+	}
 	for _, l := range h.lanes {
-		l.tx.SetMTU(mtu, plan.ReceiveMTU())
+		l.tx.SetMTU(longest, plan.ReceiveMTU())
 		l.rx.SetMTU(plan.ReceiveMTU())
 	}
 	switch {
@@ -208,15 +224,18 @@ func (h *host) reportMTU() {
 
 // refused handles a packet of size bytes that the port has refused as too long (LOC_LEN_ERR): it
 // has a smaller MTU than the plan says. Others of that length would fail as well, and each failure
-// costs a recovery, so they are dropped until the plan has changed, or for narrowFor.
+// costs a recovery, so they are dropped until the plan has changed, or for a while.
 func (h *host) refused(size int) {
 	const smallest = 256 - ipoib.HeaderLen // each port carries that (IBA 1.4, table 43)
-	size = min(size, h.now.MTU)            // that of a large packet is the sum of its segments
+	n := &h.narrow
+	size = min(size, h.now.MTU) // that of a large packet is the sum of its segments
 	fits := max(size-1, smallest)
-	if !h.narrowed.IsZero() {
-		fits = min(fits, h.narrowest) // one that was posted before a shorter one was refused
+	if n.until.IsZero() {
+		n.pause = qprecovery.BackOff(n.pause, narrowFirst, narrowLast)
+	} else {
+		fits = min(fits, n.to) // one that was posted before a shorter one was refused
 	}
-	h.narrowed, h.narrowest = time.Now().Add(narrowFor), fits
+	n.until, n.to = time.Now().Add(n.pause), fits
 	for _, l := range h.lanes {
 		l.tx.SetMTU(fits, h.plan.ReceiveMTU())
 	}

@@ -193,6 +193,41 @@ func TestPortIsNarrowerThanKnown(t *testing.T) {
 	})
 }
 
+// A port stays narrower than known, because query_port waits for the kernel's lock of all interfaces. Longer
+// packets are tried again later and later, so short ones pass, and the recoveries do not escalate.
+func TestPortStaysNarrowerThanKnown(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		mac, _ := a.neighbour(b.ip)
+		a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
+		a.underlay().SetMTU(1400)
+		const rounds = 4000
+		arrived, dark := 0, 0
+		for range rounds { // 20 s
+			a.sendIP(mac, b.ip, 1444, 1)
+			a.sendIP(mac, b.ip, 1300, 2)
+			time.Sleep(5 * time.Millisecond)
+			for p := b.takeIP(); p != nil; p = b.takeIP() {
+				arrived++
+			}
+			if !a.status().Carrier {
+				dark++
+			}
+		}
+		if s := a.status(); s.Recovery.Rungs["rebuild_cq"] > 0 || dark > 0 {
+			t.Errorf("rungs %v; no carrier in %d of %d rounds", s.Recovery.Rungs, dark, rounds)
+		}
+		if arrived < rounds*99/100 {
+			t.Errorf("%d of %d short packets arrived", arrived, rounds)
+		}
+		a.release()
+		time.Sleep(5 * time.Second)
+		if s := a.status(); s.MTU != 1344 {
+			t.Errorf("MTU %d, want 1344", s.MTU)
+		}
+	})
+}
+
 // Packets of several lengths that are too long for the port wait in it. The longest that fails does not
 // raise the limit which a shorter one has set.
 func TestPortRefusesSeveralLengths(t *testing.T) {
@@ -201,19 +236,19 @@ func TestPortRefusesSeveralLengths(t *testing.T) {
 		h.onRun(func(f *Iface) {
 			f.host.refused(1390)
 			f.host.refused(1440)
-			if f.host.narrowest != 1389 {
-				t.Errorf("packets of up to %d bytes pass, want 1389", f.host.narrowest)
+			if f.host.narrow.to != 1389 {
+				t.Errorf("packets of up to %d bytes pass, want 1389", f.host.narrow.to)
 			}
 			f.host.refused(1380)
-			if f.host.narrowest != 1379 {
-				t.Errorf("packets of up to %d bytes pass, want 1379", f.host.narrowest)
+			if f.host.narrow.to != 1379 {
+				t.Errorf("packets of up to %d bytes pass, want 1379", f.host.narrow.to)
 			}
 		})
-		time.Sleep(2 * narrowFor)
+		time.Sleep(2 * narrowFirst)
 		h.onRun(func(f *Iface) {
 			f.host.refused(1440)
-			if f.host.narrowest != 1439 {
-				t.Errorf("later packets of up to %d bytes pass, want 1439", f.host.narrowest)
+			if f.host.narrow.to != 1439 {
+				t.Errorf("later packets of up to %d bytes pass, want 1439", f.host.narrow.to)
 			}
 		})
 	})

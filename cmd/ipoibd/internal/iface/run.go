@@ -74,7 +74,7 @@ func (f *Iface) run(ctx context.Context) error {
 			if due(&f.host.assignment.retry.at, at) {
 				f.host.carryOut(func(error) {})
 			}
-			if due(&f.host.narrowed, at) {
+			if due(&f.host.narrow.until, at) {
 				f.refit()
 			}
 			f.rec.expire(at)
@@ -159,7 +159,7 @@ func (f *Iface) wind() {
 // setTimer sets the timer to the next deadline, and reports whether it is already due.
 func (f *Iface) setTimer(t *time.Timer) (late bool) {
 	now := time.Now()
-	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at, f.reports.at, f.host.narrowed)
+	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at, f.reports.at, f.host.narrow.until)
 	t.Reset(next.Sub(now))
 	return !next.After(now)
 }

@@ -9,8 +9,8 @@ import (
 // openDevice is the verb of Open.
 const openDevice = "open_device"
 
-// Open opens a device with open, and wraps it. Open blocks for at most Options.OpenTimeout; then it
-// abandons open, returns an error that wraps [hca.ErrStuck], and counts a zombie until open returns.
+// Open opens a device with open, and wraps it. Open blocks for at most Options.OpenTimeout, and for at
+// most Options.VerbTimeout once ctx has ended; then it abandons open, returns an error that wraps [hca.ErrStuck], and counts a zombie until open returns.
 // A device that opens late is closed. While there are too many zombies, Open returns the error of
 // [Zombies.Room].
 func Open(ctx context.Context, open func(context.Context) (hca.Device, error), opts Options) (*Device, error) {
@@ -34,10 +34,13 @@ func Open(ctx context.Context, open func(context.Context) (hca.Device, error), o
 			opts.Zombies.n.Add(-1)
 		}
 	}()
-	p := newPatience(opts.OpenTimeout)
-	defer p.timer.Stop()
+	p, ended := newPatience(opts.OpenTimeout), ctx.Done()
+	defer func() { p.timer.Stop() }()
 	for {
 		select {
+		case <-ended:
+			p.timer.Stop()
+			p, ended = newPatience(opts.VerbTimeout), nil
 		case r := <-answered:
 			if r.err != nil {
 				return nil, r.err

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -127,5 +128,23 @@ func TestEndWhileOpening(t *testing.T) {
 		if err := b.Reset(t.Context()); !errors.Is(err, ErrEnded) {
 			t.Errorf("an order after the end: %v", err)
 		}
+	})
+}
+
+// A stop does not wait for an opening that hangs: the daemon has a few seconds for all of its devices.
+func TestEndWhileOpeningHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		b := newBench(t, func(c *Config) {
+			c.Open = func(context.Context) (hca.Device, error) { <-hang; return nil, hca.ErrNoDevice }
+		})
+		b.run()
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		b.stop()
+		if took := time.Since(start); took > verbTimeout {
+			t.Errorf("Run ended after %v", took)
+		}
+		close(hang)
 	})
 }

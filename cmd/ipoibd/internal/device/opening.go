@@ -55,7 +55,7 @@ func (o *owner) open(a qprecovery.Open) {
 	o.opening = opening{a.Op, cancel}
 	o.work.Go(func() {
 		defer cancel()
-		got, err := o.openSession(ctx, a.Gen, a.Want)
+		got, err := o.openSession(ctx, o.ctx, a.Gen, a.Want)
 		if err != nil && ctx.Err() != nil {
 			err = ctx.Err()
 		}
@@ -66,9 +66,11 @@ func (o *owner) open(a qprecovery.Open) {
 }
 
 // openSession opens the HCA as a new generation and queries its ports. It closes any device
-// other than want again (R22); the zero identity accepts any device.
-func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
-	dev, err := guard.Open(ctx, d.cfg.Open, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies})
+// other than want again (R22); the zero identity accepts any device. The end of ctx cancels the opening, but only
+// that of running abandons one that hangs.
+func (d *Device) openSession(ctx, running context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
+	open := func(context.Context) (hca.Device, error) { return d.cfg.Open(ctx) }
+	dev, err := guard.Open(running, open, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies})
 	if err != nil {
 		return opened{}, err
 	}

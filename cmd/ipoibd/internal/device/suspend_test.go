@@ -258,12 +258,14 @@ func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 // again at once. The cancelling is not reported as a reason.
 func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const takes = 5 * time.Second
+		defer time.Sleep(takes) // the stop does not wait for the last opening
 		var begins []time.Time
 		b := newBench(t, func(c *Config) {
 			c.Open = func(ctx context.Context) (hca.Device, error) {
 				begins = append(begins, time.Now())
 				<-ctx.Done()
-				time.Sleep(5 * time.Second)
+				time.Sleep(takes)
 				return nil, ctx.Err()
 			}
 		})
@@ -281,7 +283,7 @@ func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
 		}
 		time.Sleep(9 * time.Second)
 		synctest.Wait()
-		if len(begins) != 2 || begins[1].Sub(begins[0]) != 5*time.Second || !errors.Is(b.View().Err, ErrNotOpen) {
+		if len(begins) != 2 || begins[1].Sub(begins[0]) != takes || !errors.Is(b.View().Err, ErrNotOpen) {
 			t.Errorf("tried at %v: %v", begins, b.View().Err)
 		}
 	})

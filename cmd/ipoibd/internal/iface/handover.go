@@ -313,6 +313,7 @@ func (p *Parked) Resume() {
 		if p.stale {
 			p.f.lanes.discard(true)
 		}
+		p.f.rec.heal(qprecovery.Tick{}) // carries out what State has found
 	})
 	close(p.calls)
 }

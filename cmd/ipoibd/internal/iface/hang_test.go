@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -279,5 +280,31 @@ func TestR07ManyInterfacesWaitForTheHost(t *testing.T) {
 		if n := a.dev.Status().Counts.Reasons[qprecovery.ReasonVerbStuck]; n > 0 {
 			t.Errorf("the device was accused %d times", n)
 		}
+	})
+}
+
+// ib0 is deleted while another process holds the kernel's lock of all interfaces. Its end waits for the lock, and is
+// no reason for the watchdog to end the daemon.
+func TestDeletedInterfaceAnswersWhileTheHostIsLocked(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		locked := make(chan struct{})
+		a.tap.mu.Lock()
+		a.tap.locked = locked
+		a.tap.mu.Unlock()
+		a.tap.Delete()
+		time.Sleep(time.Minute)
+		select {
+		case <-a.iface.done:
+			t.Error("Run has ended without the lock, so the test proves nothing")
+		default:
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := a.iface.Answers(ctx); err != nil {
+			t.Error(err)
+		}
+		a.end = ErrDeleted
+		close(locked)
+		synctest.Wait()
 	})
 }

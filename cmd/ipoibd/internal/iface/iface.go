@@ -62,6 +62,8 @@ type Iface struct {
 	shown    shown
 	reports  pathReports
 	queries  chan func()
+	ending   context.Context // ends when Run is about to end, which may wait for the kernel's rtnl lock
+	ends     func()
 	done     chan struct{} // closed when Run has ended
 	end      error         // of Run, once done is closed
 }
@@ -185,6 +187,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		slow: newSlowPath(known), snapshot: known,
 		queries: make(chan func()), done: make(chan struct{}),
 	}
+	f.ending, f.ends = context.WithCancel(context.Background())
 	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}
 	f.host.custody.every = inspectEvery
 	if cfg.Netns != "" {
@@ -249,14 +252,14 @@ func (f *Iface) Delete() error {
 	return err
 }
 
-// Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
+// Answers returns nil once Run's goroutine has answered, also if Run has ended or is about to. While that goroutine
 // hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.
 func (f *Iface) Answers(ctx context.Context) error {
 	answered := make(chan struct{})
 	select {
 	case f.queries <- func() { close(answered) }:
 		<-answered
-	case <-f.done:
+	case <-f.ending.Done():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

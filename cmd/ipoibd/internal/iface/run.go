@@ -14,6 +14,7 @@ import (
 // called once.
 func (f *Iface) Run(ctx context.Context) error {
 	defer close(f.done)
+	defer f.ends()
 	f.end = f.run(ctx)
 	f.shown.ended = true
 	f.show(time.Now())
@@ -131,6 +132,7 @@ func (f *Iface) refit() {
 // lost returns what became of an interface that netlink no longer shows: its TAP still
 // works if it was only moved to a network namespace that this process may not enter.
 func (f *Iface) lost(ctx context.Context) error {
+	f.ends()
 	f.host.now = link.State{}
 	if ctx.Err() != nil {
 		return nil
@@ -148,6 +150,7 @@ func (f *Iface) lost(ctx context.Context) error {
 
 // wind ends everything, and leaves no object of the device in use.
 func (f *Iface) wind() {
+	f.ends()
 	f.rec.stop("stopping")
 	f.rec.worker.close()
 	f.host.worker.close()

@@ -56,8 +56,8 @@ type Device interface {
 	// Counters returns the counts of this process.
 	Counters() Counters
 	// KernelCounters returns those of the kernel, from netlink, perhaps as they were 100 ms ago, even if the
-	// device was closed since. While the kernel does not answer, they may be older, or be missing with an
-	// error. Blocks for a fraction of a second at most.
+	// device was closed since. Errors: the kernel does not answer, perhaps because another process holds its
+	// rtnl lock; ErrGone. Blocks for a fraction of a second at most.
 	KernelCounters() (KernelCounters, error)
 	// Close drops the carrier, detaches the queue and releases the name. The
 	// interface remains. Current calls return ErrClosed. Idempotent. May block.

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -67,13 +68,15 @@ func (t *TAP) KernelCounters() (KernelCounters, error) {
 	ended, wait := r.ended, time.NewTimer(time.Until(r.until))
 	r.mu.Unlock()
 	defer wait.Stop()
+	err := errLocked
 	select {
 	case <-ended:
+		err = nil
 	case <-wait.C:
 	}
 	r.mu.Lock()
-	if r.err != nil {
-		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, r.err)
+	if err = cmp.Or(err, r.err); err != nil {
+		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
 	}
 	return r.kernel, nil
 }
@@ -87,9 +90,6 @@ func (t *TAP) startReading() error {
 	}
 	r, ended := &t.reading, make(chan struct{})
 	r.ended, r.until = ended, time.Now().Add(countersPatience)
-	if r.kernel == (KernelCounters{}) {
-		r.err = errLocked // until it has ended
-	}
 	t.watchers.Go(func() {
 		k, away, err := t.readKernel()
 		r.mu.Lock()

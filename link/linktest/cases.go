@@ -62,7 +62,7 @@ func writesInOrder(t *testing.T, r *rig) {
 	if got := r.dev.Counters().Written - before.Written; got != 3 {
 		t.Errorf("Written rose by %d, want 3", got)
 	}
-	for limit := time.After(patience); r.kernel().RxBytes-kernel.RxBytes != 60+1514+22; { // it may be a former reading
+	for limit := time.After(patience); r.kernel().RxBytes-kernel.RxBytes != 60+1514+22; {
 		select {
 		case <-limit:
 			t.Fatalf("RxBytes rose by %d, want %d", r.kernel().RxBytes-kernel.RxBytes, 60+1514+22)

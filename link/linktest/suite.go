@@ -104,6 +104,9 @@ func (r *rig) state() link.State {
 func (r *rig) kernel() link.KernelCounters {
 	r.t.Helper()
 	k, err := r.dev.KernelCounters()
+	for limit := time.Now().Add(patience); err != nil && time.Now().Before(limit); k, err = r.dev.KernelCounters() {
+		time.Sleep(10 * time.Millisecond) // another process holds the rtnl lock
+	}
 	r.ok(err)
 	return k
 }

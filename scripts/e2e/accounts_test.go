@@ -23,6 +23,13 @@ func (h *host) book() book {
 	h.tb.Helper()
 	b := book{h.tb, map[string]uint64{}}
 	s := h.daemon.status()
+	for range 20 { // the kernel's counters are missing while another process holds the rtnl lock
+		if _, ok := s.Interfaces[0].Kernel["kernel_rx_packets"]; ok {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		s = h.daemon.status()
+	}
 	b.add("hca_", s.Devices[0].Counters)
 	b.add("", s.Interfaces[0].Counters)
 	b.add("", s.Interfaces[0].Kernel)

@@ -124,17 +124,14 @@ func TestChangeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, newFabric(t, 1), 1)
 		h.up()
-		hang := make(chan struct{})
-		h.tap.mu.Lock()
-		h.tap.locked = hang
-		h.tap.mu.Unlock()
+		release := h.tap.hold()
 		time.Sleep(2 * inspectEvery)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := h.iface.Change(ctx, h.iface.cfg); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("while netlink hangs: %v", err)
 		}
-		close(hang)
+		release()
 		h.stopInterface()
 		if err := h.iface.Change(t.Context(), h.iface.cfg); !errors.Is(err, errEnded) {
 			t.Errorf("after the end: %v", err)

@@ -32,7 +32,7 @@
 //
 //	type       | file                      | purpose
 //	Iface      | iface.go, run.go          | Run
-//	host       | host.go                   | TAP, carrier, MTU
+//	host       | host.go, mtu.go           | TAP, carrier, MTU
 //	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
 //	recovery   | recovery.go, fabric.go,   | shell of the ladder; compares host and device;
 //	           | attachment.go             | opens and closes the queue pair

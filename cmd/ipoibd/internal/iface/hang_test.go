@@ -130,10 +130,7 @@ func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {
 // interfaces, stalls neither Run nor recovery.
 func TestBlockedInspectionDoesNotStallRun(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
-		release := make(chan struct{})
-		a.tap.mu.Lock()
-		a.tap.locked = release
-		a.tap.mu.Unlock()
+		release := a.tap.hold()
 		time.Sleep(2 * inspectEvery)
 		checkRunAnswers(t, a, 300*time.Millisecond)
 		a.inject(faults.Fault{Kind: faults.CQError})
@@ -142,7 +139,7 @@ func TestBlockedInspectionDoesNotStallRun(t *testing.T) {
 		if r := a.status().Recovery; r.Rungs["rebuild_cq"] != 1 || r.State != "healthy" {
 			t.Errorf("rungs %v, %s", r.Rungs, r.State)
 		}
-		close(release)
+		release()
 		reach(t, a, b)
 	})
 }
@@ -218,10 +215,7 @@ func guardCount(s *device.Session, name string) uint64 {
 func TestR07LockedHostIsNoFault(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
-		locked := make(chan struct{})
-		a.tap.mu.Lock()
-		a.tap.locked = locked
-		a.tap.mu.Unlock()
+		release := a.tap.hold()
 		a.deviceReset()
 		checkRunAnswers(t, a, time.Minute)
 		if n := a.dev.Opens(); n != 2 || a.status().State != report.InterfaceUp {
@@ -233,7 +227,7 @@ func TestR07LockedHostIsNoFault(t *testing.T) {
 		checkRunAnswers(t, a, time.Minute)
 		a.underlay().SetMTU(1400)
 		checkRunAnswers(t, a, time.Minute)
-		close(locked)
+		release()
 		time.Sleep(time.Second)
 		if mtu := a.status().MTU; mtu != 1344 {
 			t.Errorf("MTU %d, want 1344", mtu)
@@ -287,10 +281,7 @@ func TestR07ManyInterfacesWaitForTheHost(t *testing.T) {
 // no reason for the watchdog to end the daemon.
 func TestDeletedInterfaceAnswersWhileTheHostIsLocked(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		locked := make(chan struct{})
-		a.tap.mu.Lock()
-		a.tap.locked = locked
-		a.tap.mu.Unlock()
+		release := a.tap.hold()
 		a.tap.Delete()
 		time.Sleep(time.Minute)
 		select {
@@ -304,7 +295,7 @@ func TestDeletedInterfaceAnswersWhileTheHostIsLocked(t *testing.T) {
 			t.Error(err)
 		}
 		a.end = ErrDeleted
-		close(locked)
+		release()
 		synctest.Wait()
 	})
 }

@@ -53,6 +53,15 @@ type tap struct {
 	locked     chan struct{} // closed when another process releases the kernel's lock of all interfaces; nil: it is free
 }
 
+// hold makes another process hold the kernel's lock of all interfaces, until release is called.
+func (t *tap) hold() (release func()) {
+	locked := make(chan struct{})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.locked = locked
+	return func() { close(locked) }
+}
+
 // lock waits for the kernel's lock of all interfaces.
 func (t *tap) lock() {
 	t.mu.Lock()

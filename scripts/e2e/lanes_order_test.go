@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
@@ -34,15 +33,7 @@ func TestLanesKeepFlowsInOrder(t *testing.T) {
 // of the same flow.
 func outOfOrder(t *testing.T, a, b *host, way string) (n int) {
 	t.Helper()
-	server := b.Command("iperf3", "--server", "--one-off")
-	if err := server.Start(); err != nil {
-		t.Fatalf("start iperf3: %v", err)
-	}
-	eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
-	out := a.Run("iperf3", "--client", b.ip4(), "--udp", "--bitrate=20M", "--length=200", "--parallel=8", "--time=1", "--json", way)
-	if err := server.Wait(); err != nil {
-		t.Fatalf("iperf3's server: %v", err)
-	}
+	out := a.iperf3(b, "--client", b.ip4(), "--udp", "--bitrate=20M", "--length=200", "--parallel=8", "--time=1", "--json", way)
 	var report struct {
 		End struct {
 			Streams []struct {

@@ -57,19 +57,26 @@ func bothWays(t *testing.T, a, b *host) {
 	pingAll(a, b)
 	for _, dst := range []string{b.ip4(), b.ip6()} {
 		for _, way := range [][]string{nil, {"--reverse"}} {
-			// A server of several tests refuses the next client for a moment.
-			server := b.Command("iperf3", "--server", "--one-off")
-			if err := server.Start(); err != nil {
-				t.Fatalf("start iperf3: %v", err)
-			}
-			eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
-			a.Run("iperf3", append([]string{"--client", dst, "--parallel", "4", "--bytes", "8M"}, way...)...)
-			if err := server.Wait(); err != nil {
-				t.Fatalf("iperf3's server: %v", err)
-			}
+			a.iperf3(b, append([]string{"--client", dst, "--parallel", "4", "--bytes", "8M"}, way...)...)
 		}
 	}
 	a.Run("ping", "-n", "-q", "-f", "-c", "300", b.ip4())
+}
+
+// iperf3 runs a client against a server on another host, and returns what the client prints. The server ends with
+// the client, since one that goes on refuses the next client for a moment.
+func (h *host) iperf3(other *host, client ...string) (out string) {
+	h.tb.Helper()
+	server := other.Command("iperf3", "--server", "--one-off")
+	if err := server.Start(); err != nil {
+		h.tb.Fatalf("start iperf3: %v", err)
+	}
+	eventually(h.tb, startLimit, "iperf3 listens", func() bool { return strings.Contains(other.Run("ss", "-Hltn", "sport = 5201"), "5201") })
+	out = h.Run("iperf3", client...)
+	if err := server.Wait(); err != nil {
+		h.tb.Fatalf("iperf3's server: %v", err)
+	}
+	return out
 }
 
 // wantLanes checks the queues of the interface and the sockets of the underlay.

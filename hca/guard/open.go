@@ -10,9 +10,9 @@ import (
 const openDevice = "open_device"
 
 // Open opens a device with open, and wraps it. Open blocks for at most Options.OpenTimeout, and for at
-// most Options.VerbTimeout once ctx has ended; then it abandons open, returns an error that wraps [hca.ErrStuck], and counts a zombie until open returns.
-// A device that opens late is closed. While there are too many zombies, Open returns the error of
-// [Zombies.Room].
+// most Options.VerbTimeout once ctx has ended; then it abandons open, returns an error that wraps
+// [hca.ErrStuck], and counts a zombie until open returns. A device that opens late is closed. While
+// there are too many zombies, Open returns the error of [Zombies.Room].
 func Open(ctx context.Context, open func(context.Context) (hca.Device, error), opts Options) (*Device, error) {
 	opts = opts.withDefaults()
 	if err := opts.Zombies.Room(); err != nil {

@@ -137,7 +137,7 @@ func TestUser(t *testing.T) {
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "root")
 	a.Run("ip", "link", "set", ifName, "up")
 	a.addAddrs(ifName)
-	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "cannot switch from root to the daemon's user: a daemon that runs as root answers on "+dir+"/control.sock; stop it first; with --user root the daemon stays root")
+	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "cannot drop root: a daemon that runs as root answers on "+dir+"/control.sock; stop it first; use --user root to keep it")
 	a.daemon.stop()
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
 	a.waitCarrier()
@@ -160,8 +160,8 @@ func TestUser(t *testing.T) {
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
 	a.waitCarrier()
 	is("adopted")
-	requireMistake(t, a.runDaemon("--user", "nobody-of-that-name"), "cannot switch from root to the daemon's user: --user: user: unknown user nobody-of-that-name; with --user root the daemon stays root")
-	requireMistake(t, a.ipoibd("run", "--device", "mlx5_0", "--reset", "driver", "--user", "nobody"), "cannot switch from root to the daemon's user: user nobody cannot reset a device with reset: driver or pci, because only root may write to its files in /sys; with --user root the daemon stays root")
+	requireMistake(t, a.runDaemon("--user", "nobody-of-that-name"), "cannot drop root: --user: user: unknown user nobody-of-that-name; use --user root to keep it")
+	requireMistake(t, a.ipoibd("run", "--device", "mlx5_0", "--reset", "driver", "--user", "nobody"), "cannot drop root: user nobody cannot reset a device with reset: driver or pci, because only root may write to its files in /sys; use --user root to keep it")
 	requireMistake(t, a.runDaemon("--user", "nobody", "--sandbox=false"), "--user cannot be combined with --sandbox=false")
 }
 

@@ -11,14 +11,14 @@
 // (package report), and so are the errors of the packages that would make a start fail (link,
 // backend). This package does not judge these conditions again.
 //
-//	file       | what
-//	finding.go | findings, and the order of the rules
-//	facts.go   | the facts
-//	start.go   | rules about a start
-//	network.go | rules about netdevs, addresses and firewalls
+//	file          | what
+//	finding.go    | findings, and the order of the rules
+//	facts.go      | the facts
+//	start.go      | rules about a start
+//	network.go    | rules about netdevs, addresses and firewalls
 //	neighbours.go | the kernel's neighbour tables, and their rule
-//	running.go | rules about a running daemon: states and notices
-//	traffic.go | rules about its counters
-//	gather.go  | collects the facts
-//	probe.go   | single facts of the machine
+//	running.go    | rules about a running daemon: states and notices
+//	traffic.go    | rules about its counters
+//	gather.go     | collects the facts
+//	probe.go      | single facts of the machine
 package doctor

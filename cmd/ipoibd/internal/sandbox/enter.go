@@ -96,7 +96,7 @@ func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("cannot switch from root to the daemon's user: %w; with --user root the daemon stays root", err)
+			return fmt.Errorf("cannot drop root: %w; use --user root to keep it", err)
 		}
 	}
 	missing, err := drop(p.Capabilities)

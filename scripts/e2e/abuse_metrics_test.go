@@ -42,7 +42,6 @@ func TestAbuseMetrics(t *testing.T) {
 		return
 	}
 	s := newSiege(t, func(h *host) { h.join("--metrics-listen", h.metricsAddr()) })
-	s.a.background("iperf3", "--server")
 	s.metricsRefuse()
 	s.storm(func() {
 		start, before := time.Now(), s.a.cpu()
@@ -81,13 +80,8 @@ func (h *host) throughput(to *host, seconds string) float64 {
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	var out []byte
-	eventually(h.tb, startLimit, "iperf3 answers", func() (ok bool) {
-		var err error
-		out, err = h.Command("iperf3", "--client", to.ip4(), "--time", seconds, "--json").Output()
-		return err == nil
-	})
-	if err := json.Unmarshal(out, &report); err != nil || report.End.Received.Rate == 0 {
+	out := h.iperf3(to, "--client", to.ip4(), "--time", seconds, "--json")
+	if err := json.Unmarshal([]byte(out), &report); err != nil || report.End.Received.Rate == 0 {
 		h.tb.Fatalf("iperf3: %v\n%s", err, out)
 	}
 	return report.End.Received.Rate / 1e6

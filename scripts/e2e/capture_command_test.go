@@ -179,13 +179,9 @@ func TestCaptureLevels(t *testing.T) {
 				recordings[level] = a.record("--level", level)
 			}
 			pingAll(a, b)
-			b.background("iperf3", "--server")
-			eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
 			for _, dst := range []string{b.ip4(), b.ip6()} {
 				for _, how := range [][]string{{"--bytes", "1M"}, {"--bytes", "1M", "--reverse"}, {"--bytes", "200K", "--udp", "--bitrate", "20M", "--length", "1200"}} {
-					eventually(t, startLimit, "iperf3's server is free and carries data", func() bool {
-						return a.Command("iperf3", append([]string{"--client", dst}, how...)...).Run() == nil
-					})
+					a.iperf3(b, append([]string{"--client", dst}, how...)...)
 				}
 			}
 			ends := []uint32{uint32(a.qp().QPN), uint32(b.qp().QPN)}
@@ -312,8 +308,6 @@ func TestCaptureUnderLoad(t *testing.T) {
 		return
 	}
 	a, b := twoJoined(t)
-	b.background("iperf3", "--server")
-	eventually(t, startLimit, "iperf3 listens", func() bool { return strings.Contains(b.Run("ss", "-Hltn", "sport = 5201"), "5201") })
 	seconds := form("1", "10")
 	without := a.throughput(b, seconds)
 	for _, tt := range []struct{ name, level string }{

@@ -11,8 +11,8 @@ import (
 type sources []netip.Addr
 
 // permit reports whether a packet neither comes from another address nor claims one ([ipoib.ClaimedIP]). The
-// unspecified address passes: DHCP, ARP probes and duplicate address detection send from it (RFC 2131, 5227,
-// 4862), and no receiver believes it. ARP and ND that are malformed may pass; the slow path drops them.
+// unspecified address passes: a host that has none yet sends from it (RFC 2131, 4862, 5227). ARP and ND that are
+// malformed may pass; the slow path drops them.
 func (s sources) permit(typ ipoib.EtherType, packet []byte) bool {
 	if s == nil {
 		return true

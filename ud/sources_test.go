@@ -8,7 +8,8 @@ import (
 )
 
 // A host with a list of addresses neither sends from another one nor claims one, by the sender of ARP, the
-// source of ND, or the target of an advertisement, nor does it act as a router. What has no address yet passes.
+// source of ND, the target of an advertisement, or a test whether somebody has the address, nor does it act as a router.
+// What has no address yet passes.
 // Without a list everything does.
 func TestSources(t *testing.T) {
 	const own4, own6, other4, other6 = "10.0.0.1", "fe80::1", "10.0.0.2", "fe80::2"
@@ -21,9 +22,10 @@ func TestSources(t *testing.T) {
 		copy(packet[at:], ip.AsSlice())
 		return packet
 	}
-	arp := func(op uint16, spa string) []byte {
-		return ipoib.EtherARP{Op: op, SHA: macA, SPA: netip.MustParseAddr(spa), TPA: netip.MustParseAddr(other4)}.Append(nil)
+	arpFor := func(op uint16, spa, tpa string) []byte {
+		return ipoib.EtherARP{Op: op, SHA: macA, SPA: netip.MustParseAddr(spa), TPA: netip.MustParseAddr(tpa)}.Append(nil)
 	}
+	arp := func(op uint16, spa string) []byte { return arpFor(op, spa, other4) }
 	nd := func(kind byte, src, target string) []byte {
 		p := from(ipv6("ff02::1", 58, kind, 255, 72), src)
 		copy(p[48:], netip.MustParseAddr(target).AsSlice())
@@ -48,13 +50,15 @@ func TestSources(t *testing.T) {
 		{"IPv6 as IPv4", v4, from(udp6(other6), own6), ForeignSource},
 		{"ARP request", ipoib.EtherTypeARP, arp(1, own4), SlowPathed},
 		{"ARP reply", ipoib.EtherTypeARP, arp(2, own4), SlowPathed},
-		{"ARP probe", ipoib.EtherTypeARP, arp(1, "0.0.0.0"), SlowPathed},
+		{"ARP probe", ipoib.EtherTypeARP, arpFor(1, "0.0.0.0", own4), SlowPathed},
+		{"ARP probe for the address of another", ipoib.EtherTypeARP, arp(1, "0.0.0.0"), ForeignSource},
 		{"ARP request of another", ipoib.EtherTypeARP, arp(1, other4), ForeignSource},
 		{"gratuitous ARP of another", ipoib.EtherTypeARP, arp(2, other4), ForeignSource},
 		{"ARP of another in a strange form", ipoib.EtherTypeARP, append([]byte{0, 32}, arp(2, other4)[2:]...), ForeignSource},
 		{"RARP", ipoib.EtherTypeRARP, arp(3, other4), SlowPathed},
 		{"solicitation", v6, nd(135, own6, other6), SlowPathed},
-		{"duplicate address detection", v6, nd(135, "::", other6), SlowPathed},
+		{"duplicate address detection", v6, nd(135, "::", own6), SlowPathed},
+		{"duplicate address detection of another", v6, nd(135, "::", other6), ForeignSource},
 		{"solicitation of another", v6, nd(135, other6, own6), ForeignSource},
 		{"advertisement", v6, nd(136, own6, own6), SlowPathed},
 		{"advertisement of another", v6, nd(136, own6, other6), ForeignSource},

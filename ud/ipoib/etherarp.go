@@ -5,10 +5,11 @@ import (
 	"net/netip"
 )
 
-// Length of the body and place of the sender's IPv4 address, in bytes.
+// Length of the body and places of the IPv4 addresses, in bytes.
 const (
 	etherARPLen    = 28
 	etherARPSender = 14
+	etherARPTarget = 24
 )
 
 // EtherARP is an ARP body in the Ethernet form (RFC 826).
@@ -33,7 +34,7 @@ func ParseEtherARP(body []byte) (EtherARP, error) {
 		SHA: MAC(body[8:]),
 		SPA: netip.AddrFrom4([4]byte(body[etherARPSender:])),
 		THA: MAC(body[18:]),
-		TPA: netip.AddrFrom4([4]byte(body[24:])),
+		TPA: netip.AddrFrom4([4]byte(body[etherARPTarget:])),
 	}, nil
 }
 

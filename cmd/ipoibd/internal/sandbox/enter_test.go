@@ -161,6 +161,16 @@ func opened(path string, flags int) error {
 	return err
 }
 
+// let makes a call of fcntl(2) for a file.
+func let(o order, command, value int) error {
+	fd, err := unix.Open(filepath.Join(o.Dir, "file"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.FcntlInt(uintptr(fd), command, value)
+	return errors.Join(err, unix.Close(fd))
+}
+
 func socket(family, protocol int) error {
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err == nil {
@@ -309,6 +319,16 @@ var deeds = []struct {
 	{"change the flags of a file", func(order) error { return call(unix.SYS_FILE_SETATTR, ^uintptr(0), 0, 0, 0, 0) }, "", eperm, nil},
 	{"watch a file system", func(order) error { return call(unix.SYS_FANOTIFY_MARK, ^uintptr(0), 1, 0, ^uintptr(0), 0) }, "", eperm, nil},
 	{"freeze a file system", func(order) error { return unix.IoctlSetInt(-1, fiFreeze, 0) }, unix.EBADF.Error(), eperm, nil},
+	{"make a file immutable", func(order) error { return call(unix.SYS_IOCTL, ^uintptr(0), unix.FS_IOC_SETFLAGS) }, unix.EBADF.Error(), eperm, nil},
+	{"make a file immutable, 32 bits", func(order) error { return call(unix.SYS_IOCTL, ^uintptr(0), setFlags32) }, unix.EBADF.Error(), eperm, nil},
+	{"change the project of a file", func(order) error { return call(unix.SYS_IOCTL, ^uintptr(0), setXattr) }, unix.EBADF.Error(), eperm, nil},
+	{"seal a file", func(order) error { return call(unix.SYS_IOCTL, ^uintptr(0), unix.FS_IOC_ENABLE_VERITY) }, unix.EBADF.Error(), eperm, nil},
+	{"let a socket signal another process", func(order) error { return call(unix.SYS_IOCTL, ^uintptr(0), setOwner) }, unix.EBADF.Error(), eperm, nil},
+	{"let a file signal another process", func(o order) error { return let(o, unix.F_SETOWN, o.Other) }, done, eperm, nil},
+	{"let a file signal another thread", func(o order) error { return let(o, unix.F_SETOWN_EX, 0) }, unix.EFAULT.Error(), eperm, nil},
+	{"choose the signal of a file", func(o order) error { return let(o, unix.F_SETSIG, int(unix.SIGKILL)) }, done, eperm, nil},
+	{"delay those that open a file", func(o order) error { return let(o, unix.F_SETLEASE, unix.F_UNLCK) }, "", eperm, nil},
+	{"be signalled when a directory changes", func(o order) error { return let(o, unix.F_NOTIFY, 0) }, "", eperm, nil},
 	{"thaw a file system", func(order) error { return unix.IoctlSetInt(-1, fiThaw, 0) }, unix.EBADF.Error(), eperm, nil},
 	{"shut a file system down", func(order) error { return unix.IoctlSetInt(-1, shutDown, 0) }, unix.EBADF.Error(), eperm, nil},
 	{"paste into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCLINUX, 0) }, unix.EBADF.Error(), eperm, nil},
@@ -729,6 +749,105 @@ func TestAdopt(t *testing.T) {
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(base, path), &st); err != nil || st.Uid != want {
 			t.Errorf("%s belongs to user %d (%v), want %d", path, st.Uid, err, want)
+		}
+	}
+}
+
+// A container to which a directory is mounted replaces what is in it by links to files of the host, while root gives
+// the directory to the user: those files stay root's.
+func TestAdoptFollowsNoLink(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	base := t.TempDir()
+	shared, victim := filepath.Join(base, "ipoibd"), filepath.Join(base, "victim")
+	real, link := filepath.Join(shared, "locks"), filepath.Join(shared, "link")
+	if err := errors.Join(os.MkdirAll(real, 0o755), os.Mkdir(victim, 0o755), os.Symlink(victim, link)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 { // so that a walk takes a while
+		name := fmt.Sprintf("f%02d", i)
+		if err := errors.Join(os.WriteFile(filepath.Join(real, name), nil, 0o600), os.WriteFile(filepath.Join(victim, name), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop, swapped := make(chan struct{}), make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				swapped <- n
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, real, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for range 100 {
+		if err := (&User{UID: 65534, GID: 65534}).adopt(Policy{Private: []string{shared}}); err != nil {
+			t.Error(err)
+		}
+		for _, path := range []string{shared, real, link} {
+			_ = os.Lchown(path, 0, 0)
+		}
+	}
+	close(stop)
+	t.Logf("%d exchanges", <-swapped)
+	files, err := os.ReadDir(victim)
+	if err != nil || len(files) != 100 {
+		t.Fatal(len(files), err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || !owned(info) {
+			t.Errorf("%s was given away (%v)", f.Name(), err)
+		}
+	}
+}
+
+// A daemon of root that listens keeps its directory, also when it is too busy to answer. A socket that nobody
+// listens on, and one in a directory without a control socket, do not matter.
+func TestAdoptFindsDaemonOfRoot(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for _, c := range []struct {
+		name    string
+		backlog int // -1: nobody listens
+		private bool
+		want    bool
+	}{{"listens", 8, false, true}, {"is busy", 0, false, true}, {"has ended", -1, false, false}, {"is of another program", 8, true, false}} {
+		dir := filepath.Join(t.TempDir(), "ipoibd")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		socket := func() int {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Close(fd) })
+			return fd
+		}
+		fd, addr := socket(), &unix.SockaddrUnix{Name: filepath.Join(dir, "s")}
+		if err := unix.Bind(fd, addr); err != nil {
+			t.Fatal(err)
+		}
+		if c.backlog >= 0 {
+			if err := unix.Listen(fd, c.backlog); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.backlog == 0 {
+			for unix.Connect(socket(), addr) == nil { // until the backlog is full
+			}
+		}
+		p := Policy{Write: []string{dir}}
+		if c.private {
+			p = Policy{Private: []string{dir}}
+		}
+		err := (&User{UID: 65534, GID: 65534}).adopt(p)
+		if got := err != nil && strings.Contains(err.Error(), "stop it first"); got != c.want || !c.want && err != nil {
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 }

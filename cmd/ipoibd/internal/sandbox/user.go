@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/moby/sys/capability"
@@ -104,42 +105,84 @@ func (u *User) adopt(p Policy) error {
 		if !roots(dir) || !created && !own(dir) {
 			continue
 		}
-		var paths []string // the parent comes first
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-			switch {
-			case err != nil:
+		if slices.Contains(p.Write, dir) { // a control socket is in one of these
+			if err := silent(dir); err != nil {
 				return err
-			case entry.IsDir() && !roots(path):
-				return fs.SkipDir
-			case !owned(path):
-				return nil
 			}
-			if entry.Type() == fs.ModeSocket {
-				if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-					c.Close()
-					return fmt.Errorf("a daemon that runs as root answers on %s; stop it first", path)
-				}
-			}
-			paths = append(paths, path)
-			return nil
-		})
-		if err != nil {
-			return err
 		}
-		for _, path := range slices.Backward(paths) {
-			if err := os.Lchown(path, u.UID, u.GID); err != nil {
-				return fmt.Errorf("change the owner of %s to user %d, which the daemon runs as: %w", dir, u.UID, err)
-			}
+		if err := u.own(dir); err != nil {
+			return fmt.Errorf("change the owner of %s to user %d, which the daemon runs as: %w", dir, u.UID, err)
 		}
 	}
 	return nil
 }
 
+// silent returns an error if a program of root answers on a socket in a directory.
+func silent(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSocket || !owned(info) {
+			continue
+		}
+		c, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			c.Close()
+		} else if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		return fmt.Errorf("a daemon that runs as root listens on %s; stop it first", path)
+	}
+	return nil
+}
+
+// own gives the user a directory and root's files in it. A container to which the directory is mounted may
+// change it meanwhile: what is reached is always in the directory.
+func (u *User) own(dir string) error {
+	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return os.NewSyscallError("openat2", err)
+	}
+	defer unix.Close(fd)
+	root, err := os.OpenRoot(descriptor(fd))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var paths []string // the parent comes first
+	err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil && path == "." {
+			return err
+		}
+		info, err := root.Lstat(path)
+		switch {
+		case err != nil: // it is another one now
+			return nil
+		case info.IsDir() && !onlyRoots(info):
+			return fs.SkipDir
+		case owned(info):
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	for _, path := range slices.Backward(paths) {
+		if failed := root.Lchown(path, u.UID, u.GID); path == "." { // others may be gone
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// descriptor returns a path to what a descriptor of this process refers to.
+func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
 // roots reports whether only root could have created what is in a directory, or in one above it.
 func roots(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
-		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || !owned(dir) || info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		if info, err := os.Lstat(dir); err != nil || !onlyRoots(info) {
 			return false
 		}
 		if dir == "/" {
@@ -148,8 +191,13 @@ func roots(dir string) bool {
 	}
 }
 
+// onlyRoots reports whether only root could have created what is in a directory.
+func onlyRoots(dir fs.FileInfo) bool {
+	return dir.IsDir() && owned(dir) && (dir.Mode().Perm()&0o022 == 0 || dir.Mode()&fs.ModeSticky != 0)
+}
+
 // owned reports whether a file belongs to root, and is there only once.
-func owned(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil && st.Uid == 0 && (st.Mode&unix.S_IFMT == unix.S_IFDIR || st.Nlink == 1)
+func owned(file fs.FileInfo) bool {
+	st, ok := file.Sys().(*syscall.Stat_t)
+	return ok && st.Uid == 0 && (file.IsDir() || st.Nlink == 1)
 }

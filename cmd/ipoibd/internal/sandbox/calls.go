@@ -18,11 +18,14 @@ const (
 	argument   = 8 // bytes of each argument
 )
 
-// Ioctls that x/sys/unix lacks (linux/fs.h).
+// Ioctls that x/sys/unix lacks (linux/fs.h, asm-generic/sockios.h).
 const (
-	fiFreeze = 0xc0045877 // FIFREEZE
-	fiThaw   = 0xc0045878 // FITHAW
-	shutDown = 0x8004587d // FS_IOC_SHUTDOWN: the file system
+	fiFreeze   = 0xc0045877 // FIFREEZE
+	fiThaw     = 0xc0045878 // FITHAW
+	shutDown   = 0x8004587d // FS_IOC_SHUTDOWN: the file system
+	setFlags32 = 0x40046602 // FS_IOC32_SETFLAGS
+	setXattr   = 0x401c5820 // FS_IOC_FSSETXATTR: flags and project
+	setOwner   = 0x8901     // FIOSETOWN
 )
 
 // namespaces are the flags of clone(2) that make namespaces.
@@ -78,8 +81,14 @@ type rule struct {
 func rules(pid uint32) []rule {
 	out := []rule{
 		{nr: unix.SYS_SETNS, arg: 1, only: []uint32{unix.CLONE_NEWNET}},
-		// TIOCSTI and TIOCLINUX make input for the terminal's next reader.
-		{nr: unix.SYS_IOCTL, arg: 1, never: []uint32{unix.TIOCSTI, unix.TIOCLINUX, fiFreeze, fiThaw, shutDown}},
+		{nr: unix.SYS_IOCTL, arg: 1, never: []uint32{
+			unix.TIOCSTI, unix.TIOCLINUX, // make input for the terminal's next reader
+			fiFreeze, fiThaw, shutDown,
+			unix.FS_IOC_SETFLAGS, setFlags32, setXattr, unix.FS_IOC_ENABLE_VERITY, // what denied calls do to files
+			setOwner, unix.SIOCSPGRP, // signals to other processes
+		}},
+		// Signals to other processes, and delays for those that open a file.
+		{nr: unix.SYS_FCNTL, arg: 1, never: []uint32{unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG, unix.F_SETLEASE, unix.F_NOTIFY}},
 		{nr: unix.SYS_PRLIMIT64, arg: 0, only: []uint32{0, pid}},
 		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET}},
 		{

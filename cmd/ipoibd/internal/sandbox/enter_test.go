@@ -876,6 +876,33 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// A link that takes the place of a directory after the policy was checked opens nothing.
+func TestLinkAfterTheCheck(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, _ := folders(t)
+	outside := t.TempDir() // not called like ipoibd's
+	p, link := least(dir), filepath.Join(dir, "ipoibd")
+	p.Write = append(p.Write, link)
+	if err := os.Symlink(outside, link); err != nil {
+		t.Fatal(err)
+	}
+	a, err := run(t, program, order{Policy: p, Dir: dir, Outside: outside, Files: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deed, want := range map[string]string{"create a file": eacces, "write in its directory": done} {
+		if got := a.Results[deed]; got != want {
+			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
+		}
+	}
+}
+
 // No policy allows bpf(2), also not with programs that the first start has loaded. These still work.
 func TestEnterWithPrograms(t *testing.T) {
 	if nstest.Enter(t) {

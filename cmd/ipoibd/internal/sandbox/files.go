@@ -54,9 +54,20 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Write, writeDir}, {p.Private, writeDir}, {p.Devices, devices}, {attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
+	}{{p.Read, readDir}, {p.Devices, devices}, {attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
+		}
+	}
+	for _, dir := range slices.Concat(p.Write, p.Private) {
+		// What the rule refers to is what was checked: the path may lead elsewhere by now. An error shows when the
+		// directory is used.
+		if opened, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
+			defer opened.Close()
+			path := descriptor(int(opened.Fd()))
+			if real, err := os.Readlink(path); err == nil && !misleads(dir, real) {
+				rules = append(rules, landlock.PathAccess(writeDir, path))
+			}
 		}
 	}
 	config := landlock.MustConfig(landlock.AccessFSSet(everything), landlock.ScopedSet(scopes))

@@ -151,42 +151,69 @@ func shared(dir string) bool {
 	if len(parts) < 2 {
 		return true // "/", /run, /tmp, /root
 	}
+	if strings.Contains(dir, "/.") {
+		return true // .ssh, .kube
+	}
 	switch parts[0] {
-	case "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr":
+	case "bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "sbin", "sys", "usr":
 		return true
 	case "home":
 		return len(parts) == 2
 	case "run", "var":
-		switch parts[1] {
-		case "dbus", "systemd", "udev":
-			return true
+		program := parts[1]
+		switch program {
 		case "user":
 			return len(parts) < 4
 		case "cache", "lib", "lock", "log", "mail", "run", "spool", "tmp":
-			return len(parts) == 2
+			if len(parts) == 2 {
+				return true
+			}
+			program = parts[2]
 		}
+		// A directory like docker/netns has nothing but files of network namespaces.
+		return slices.Contains(otherPrograms, program) && parts[len(parts)-1] != "netns"
 	}
 	return false
 }
 
+// otherPrograms have directories in /run and /var and trust what they find there.
+var otherPrograms = []string{"cni", "containerd", "containers", "crio", "cron", "dbus", "docker", "kubelet", "libvirt", "podman", "systemd", "udev"}
+
+// misleads reports whether the path of a directory to which the daemon writes leads to a real one that other
+// programs use, or out of ipoibd's own: a container to which /run/ipoibd is mounted could make links in it.
+func misleads(path, real string) bool { return shared(real) || own(path) && !own(real) }
+
 // narrow returns an error if the process would get access to a directory that others use, or through
 // a link to one.
 func (p Policy) narrow() error {
-	needed := append(slices.Clone(alwaysRead), verbsConfig)
-	dirs := slices.DeleteFunc(slices.Clone(p.Read), func(path string) bool {
-		info, err := os.Stat(path)
-		return err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) })
-	})
-	for _, dir := range slices.Concat(p.Write, p.Private, dirs) {
-		real, err := filepath.EvalSymlinks(dir)
-		if err != nil { // it is missing
-			real = dir
+	for _, dir := range slices.Concat(p.Write, p.Private) {
+		if real := resolved(dir); misleads(dir, real) {
+			return tooWide(real)
 		}
-		if shared(real) {
-			return fmt.Errorf("the daemon would get access to all of %s through a path in the configuration (control, coordinator or netns); choose a path in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+	}
+	needed := append(slices.Clone(alwaysRead), verbsConfig)
+	for _, path := range p.Read {
+		info, err := os.Stat(path)
+		if err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) }) {
+			continue
+		}
+		if real := resolved(path); shared(real) {
+			return tooWide(real)
 		}
 	}
 	return nil
+}
+
+// resolved returns a path without links; of a missing file, the path itself.
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+func tooWide(real string) error {
+	return fmt.Errorf("the daemon would get access to all of %s through a path in the configuration (control, coordinator or netns); choose a path in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
 }
 
 // Check returns an error if a process in the sandbox of one policy cannot do what another one

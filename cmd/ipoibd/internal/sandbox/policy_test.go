@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -141,24 +142,30 @@ func TestCheck(t *testing.T) {
 // A directory that other programs use is never opened to the daemon, also not through a link.
 func TestSharedDirectories(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink("/run", link); err != nil {
+	ours := filepath.Join(t.TempDir(), "ipoibd") // a container made it in a directory that was mounted to it
+	if err := errors.Join(os.Symlink("/run", link), os.Symlink(t.TempDir(), ours)); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"/", "/run", "/etc", "/tmp", "/root", "/run/systemd", "/run/user/1000", "/var/lib", "/home/x", "/dev/shm", "/etc/cron.d", link} {
+	if err := (Policy{Write: []string{ours}}).narrow(); err == nil {
+		t.Error("a link leads out of ipoibd's directories")
+	}
+	for _, dir := range []string{"/", "/run", "/etc", "/tmp", "/root", "/run/systemd", "/run/user/1000", "/var/lib", "/home/x", "/dev/shm", "/etc/cron.d",
+		"/root/.ssh", "/home/x/.kube/cache", "/opt/cni/bin", "/run/containerd", "/run/docker", "/var/lib/docker/overlay2", "/var/lib/kubelet", "/var/spool/cron/crontabs", link,
+	} {
 		if err := (Policy{Write: []string{dir}}).narrow(); err == nil || !strings.Contains(err.Error(), "/run/ipoibd/NAME") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if err := (Policy{Private: []string{dir}}).narrow(); err == nil {
 			t.Errorf("%s was opened", dir)
 		}
-		if err := (Policy{Read: []string{dir}}).narrow(); err == nil && dir != "/run/user/1000" && dir != "/home/x" { // which are missing
+		if _, missing := os.Stat(dir); missing == nil && (Policy{Read: []string{dir}}).narrow() == nil {
 			t.Errorf("%s was opened to read", dir)
 		}
 	}
 	if err := (Policy{Read: append(slices.Clone(alwaysRead), "/run/netns", "/etc/libibverbs.d", "/proc/1/ns")}).narrow(); err != nil {
 		t.Error(err)
 	}
-	for _, dir := range []string{"/run/ipoibd", "/run/ipoibd-a", "/run/x", "/etc/ipoibd", "/var/lib/x", "/run/user/1000/x", "/home/x/y", "/srv/locks"} {
+	for _, dir := range []string{"/run/ipoibd", "/run/ipoibd-a", "/run/x", "/etc/ipoibd", "/var/lib/x", "/run/user/1000/x", "/home/x/y", "/srv/locks", "/run/docker/netns", "/opt/ipoibd/run"} {
 		if err := (Policy{Write: []string{dir}}).narrow(); err != nil {
 			t.Errorf("%s: %v", dir, err)
 		}

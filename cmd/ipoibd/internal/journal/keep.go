@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,8 +18,9 @@ import (
 const (
 	// maxLines bounds the file, in entries: then it is written again with those of the ring.
 	maxLines = 2 * Size
-	// maxKept bounds what is read of the file, in bytes: entries have some hundred.
+	// maxKept and maxLine bound what is read of the file and of an entry, in bytes: entries have some hundred.
 	maxKept = 16 << 20
+	maxLine = 16 << 10
 )
 
 // Load restores an empty journal from a file that Keep of another process has written, if there is
@@ -32,20 +34,16 @@ func (j *Journal) Load(path string) error {
 		return err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKept))
-	if err != nil {
-		return err
-	}
-	var entries []Entry
-	for line := range bytes.Lines(text) {
+	lines := bufio.NewScanner(io.LimitReader(f, maxKept))
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
 		var e Entry
-		if json.Unmarshal(line, &e) != nil {
-			break // the process or the machine stopped while it wrote
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			return nil // the process or the machine stopped while it wrote
 		}
-		entries = append(entries, e)
+		j.Restore([]Entry{e})
 	}
-	j.Restore(entries)
-	return nil
+	return lines.Err()
 }
 
 // Create creates the file that Keep writes to, with the present entries, in place of that of a former

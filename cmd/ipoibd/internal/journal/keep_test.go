@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,6 +87,21 @@ func TestEventsAreKeptAtOnce(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the entry is not in the file")
 		}
+	}
+}
+
+// An entry that is longer than any of ours ends the reading, and is reported.
+func TestLongEntry(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	if err := os.WriteFile(path, []byte(`{"seq":1,"text":"short"}`+"\n"+`{"seq":2,"text":"`+strings.Repeat("x", maxLine)+`"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := New()
+	if err := j.Load(path); !errors.Is(err, bufio.ErrTooLong) {
+		t.Error(err)
+	}
+	if got := j.Since(0); len(got) != 1 || got[0].Text != "short" {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -8,11 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -180,39 +178,6 @@ func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {
 		return nil, nil
 	}
 	return bpf.Open(loaded.Descriptors)
-}
-
-// runAs returns the user as whom the daemon runs if root starts it; nil: root.
-func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) (*sandbox.User, error) {
-	name := f.user
-	if !chosen {
-		// Without udev, only root may open the TUN device.
-		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || !sandbox.CanLeaveRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
-			return nil, nil
-		}
-		// A daemon is taken over by one of the same user.
-		if info, err := os.Lstat(cfg.Control); err == nil && f.takeOver {
-			giver, err := osuser.LookupId(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
-			if err != nil {
-				return nil, err
-			}
-			name = giver.Username
-		}
-	}
-	switch {
-	case name == "root":
-		return nil, nil
-	case needs.NeedsRoot():
-		return nil, fmt.Errorf("user %s cannot reset a device with reset: driver or pci, because only root may write to its files in /sys", name)
-	}
-	found, err := sandbox.LookupUser(name)
-	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--user: %w", err)
-	}
-	return found, nil
 }
 
 // needs returns what the daemon needs for a configuration.

@@ -149,7 +149,8 @@ func TestSharedDirectories(t *testing.T) {
 	if err := (Policy{Write: []string{ours}}).narrow(); err == nil {
 		t.Error("a link leads out of ipoibd's directories")
 	}
-	for _, dir := range []string{"/", "/run", "/etc", "/tmp", "/root", "/run/systemd", "/run/user/1000", "/var/lib", "/home/x", "/dev/shm", "/etc/cron.d",
+	for _, dir := range []string{
+		"/", "/run", "/etc", "/tmp", "/root", "/run/systemd", "/run/user/1000", "/var/lib", "/home/x", "/dev/shm", "/etc/cron.d",
 		"/root/.ssh", "/home/x/.kube/cache", "/opt/cni/bin", "/run/containerd", "/run/docker", "/var/lib/docker/overlay2", "/var/lib/kubelet", "/var/spool/cron/crontabs", link,
 	} {
 		if err := (Policy{Write: []string{dir}}).narrow(); err == nil || !strings.Contains(err.Error(), "/run/ipoibd/NAME") {

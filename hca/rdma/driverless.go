@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -20,13 +21,15 @@ func driverless(sys fs.FS) (out []string) {
 	entries, _ := fs.ReadDir(sys, pciDevices)
 	for _, e := range entries {
 		dir := path.Join(pciDevices, e.Name())
-		class := optional(sys, dir, "class")
-		_, err := fs.ReadLink(sys, path.Join(dir, "driver"))
-		for _, c := range classesOfHCAs {
-			if err != nil && strings.HasPrefix(class, c) {
-				out = append(out, e.Name())
-			}
+		if _, err := fs.ReadLink(sys, path.Join(dir, "driver")); err != nil && mayBeHCA(sys, dir) {
+			out = append(out, e.Name())
 		}
 	}
 	return out
+}
+
+// mayBeHCA reports whether the function with a directory has one of the classes.
+func mayBeHCA(sys fs.FS, dir string) bool {
+	class := optional(sys, dir, "class")
+	return slices.ContainsFunc(classesOfHCAs, func(c string) bool { return strings.HasPrefix(class, c) })
 }

@@ -56,10 +56,14 @@ func (f *Function) Rebind() error {
 }
 
 // Probe binds a function without a driver to the driver that matches it. A Rebind or
-// Reset that was cut short leaves a function without a driver. Errors: [ErrUnbound].
+// Reset that was cut short leaves a function without a driver. Since its address may come from a file that others
+// share, a function of another kind is left alone. Errors: [ErrUnbound], hca.ErrInvalid.
 func (f *Function) Probe() error {
 	if f.Bound() {
 		return nil
+	}
+	if !mayBeHCA(f.sys.FS(), path.Join(pciDevices, f.addr)) {
+		return fmt.Errorf("PCI function %s is no network controller: %w", f.addr, hca.ErrInvalid)
 	}
 	if err := f.write(pciProbe, f.addr); err != nil {
 		return fmt.Errorf("%w; %w", err, ErrUnbound)

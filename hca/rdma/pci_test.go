@@ -115,14 +115,20 @@ func TestFunctionRefusals(t *testing.T) {
 	}
 }
 
-// A function that a reset left without a driver is probed; one that has a driver is
-// left alone.
+// A function that a reset left without a driver is probed; one that has a driver, and one that is no network
+// controller, are left alone.
 func TestR21FunctionIsProbed(t *testing.T) {
 	root := fakeSysfs(t)
 	f := open(t, root)
 	must(t, f.Probe())
 	must(t, os.WriteFile(filepath.Join(root, pciProbe), nil, 0o644))
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
+	class := filepath.Join(root, pciDevices, function, "class")
+	must(t, os.WriteFile(class, []byte("0x010802\n"), 0o644)) // of NVMe
+	if err := f.Probe(); !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("of a disk: %v, want %v", err, hca.ErrInvalid)
+	}
+	must(t, os.WriteFile(class, []byte("0x020000\n"), 0o644))
 	must(t, f.Probe())
 	if got, err := os.ReadFile(filepath.Join(root, pciProbe)); err != nil || string(got) != function {
 		t.Errorf("drivers_probe: %q, %v, want %q", got, err, function)

@@ -94,12 +94,6 @@ func (n *neighbours) ping(id uint64, target string, size int, out chan Echo) err
 	return nil
 }
 
-// behind returns the peers at an address of the underlay.
-func (n *neighbours) behind(to netip.Addr) []neigh.PeerInfo {
-	gid := hca.GIDFromAddr(to)
-	return slices.DeleteFunc(n.table.Peers(), func(p neigh.PeerInfo) bool { return p.GID != gid })
-}
-
 // find returns a ping to a target without ID and size. An address that is both bound to a peer
 // and the GID of another stands for the former.
 func (n *neighbours) find(target string) (neigh.Ping, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -111,7 +113,7 @@ func (p *pathReports) refutes(now time.Time, r neigh.EchoReply) (to hca.PathLimi
 // fit adapts the MTU to a plan, as far as that is believed.
 func (f *Iface) fit(plan port.Plan) {
 	f.reports.judge(time.Now(), plan.Path, rand.Uint64(), func() bool {
-		return f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries && len(f.nbrs.behind(plan.Path.To)) > 0
+		return f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries && len(peersAt(plan.Path.To, f.nbrs.table.Peers())) > 0
 	})
 	f.host.fitMTU(f.reports.believed(plan))
 }
@@ -145,10 +147,19 @@ func (f *Iface) examine(now time.Time) {
 		r.rest(now)
 		return
 	}
-	if peers := f.nbrs.behind(r.claim.To); len(peers) > 0 {
-		p := peers[r.tries%len(peers)]
+	if peers := peersAt(r.claim.To, f.nbrs.table.Peers()); len(peers) > 0 {
+		p := peers[(r.tries-1)%len(peers)]
 		f.nbrs.step(neigh.Ping{GID: p.GID, QPN: p.QPN, ID: r.id, Size: r.size})
 	}
+}
+
+// peersAt returns those of the peers that are at an address of the underlay, which are the likeliest to exist first:
+// anyone can invent peers there, but only the host sends data to one.
+func peersAt(to netip.Addr, peers []neigh.PeerInfo) []neigh.PeerInfo {
+	gid := hca.GIDFromAddr(to)
+	peers = slices.DeleteFunc(peers, func(p neigh.PeerInfo) bool { return p.GID != gid })
+	slices.SortFunc(peers, func(a, b neigh.PeerInfo) int { return b.Sent.Compare(a.Sent) })
+	return peers
 }
 
 // answered has the device ignore a report that an answer refutes.

@@ -138,3 +138,19 @@ func TestPathReportsAreBounded(t *testing.T) {
 		t.Errorf("%d echo requests in an hour about a path that stays narrow", asked)
 	}
 }
+
+// Of many peers at an address, most of which somebody may have invented, those are asked to which the host sent data
+// last.
+func TestPeersAt(t *testing.T) {
+	here, there := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.8")
+	var peers []neigh.PeerInfo
+	for n := range 100 {
+		peers = append(peers, neigh.PeerInfo{GID: hca.GIDFromAddr(here), QPN: hca.QPN(1000 + n)})
+	}
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	peers = append(peers, neigh.PeerInfo{GID: hca.GIDFromAddr(here), QPN: 1, Sent: at(5)}, neigh.PeerInfo{GID: hca.GIDFromAddr(there), QPN: 2, Sent: at(9)},
+		neigh.PeerInfo{GID: hca.GIDFromAddr(here), QPN: 3, Sent: at(7)})
+	if got := peersAt(here, peers); len(got) != 102 || got[0].QPN != 3 || got[1].QPN != 1 {
+		t.Errorf("%d peers, first %+v and %+v", len(got), got[0], got[1])
+	}
+}

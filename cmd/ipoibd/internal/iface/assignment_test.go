@@ -226,7 +226,10 @@ func (l *lateTAP) Watch(ctx context.Context) (<-chan link.State, error) {
 		defer close(out)
 		for s := range in {
 			if l.late.Load() {
-				time.Sleep(40 * time.Millisecond)
+				select {
+				case <-time.After(40 * time.Millisecond):
+				case <-ctx.Done():
+				}
 			}
 			select {
 			case <-out:

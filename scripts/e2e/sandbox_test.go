@@ -137,7 +137,7 @@ func TestUser(t *testing.T) {
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "root")
 	a.Run("ip", "link", "set", ifName, "up")
 	a.addAddrs(ifName)
-	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "cannot drop root: a daemon that runs as root answers on "+dir+"/control.sock; stop it first; use --user root to keep it")
+	requireMistake(t, a.runDaemon("--control", dir+"/second.sock", "--user", "nobody"), "cannot drop root: a daemon that runs as root listens on "+dir+"/control.sock; stop it first; use --user root to keep it")
 	a.daemon.stop()
 	a.daemon = startDaemon(t, a.Namespace, dir, "--user", "nobody", "--ebpf=false", "--lanes", "4")
 	a.waitCarrier()

@@ -44,7 +44,7 @@ type allowance struct {
 
 // rungs describes each rung; table.go has the transitions between the states. To add a
 // rung that an interface runs, add it here and to docs/status.schema.json, its state to
-// table.go, and its repair to device.Endpoint and to the run method of the interface.
+// table.go, and its repair to endpoint.Endpoint and to the run method of the interface.
 var rungs = [NumRung]struct {
 	name  string
 	state State         // of the interface that runs the rung; Idle if there is none

@@ -1,4 +1,4 @@
-// Package device holds HCAs open and builds queue pairs on them.
+// Package device holds HCAs open.
 //
 // A [Device] has one goroutine, Run, which owns two machines: that of the HCA
 // (qprecovery.DeviceLadder) and that of the locks by which processes share the HCA (package
@@ -73,10 +73,4 @@
 // They report to Run by messages. A call of the Opener that is stuck is abandoned and counts as
 // a zombie (package guard). An HCA that it returns too late is closed, and so is an HCA other
 // than the known one.
-//
-// # Endpoints
-//
-// An [Endpoint] is one interface's share of a session: PD, MRs, CQs, the queue pair in RTS
-// with its groups, and the address handles, built and closed in order. The goroutines that post and
-// poll use it through a [Caller], which detects a device that hangs in such a call.
 package device

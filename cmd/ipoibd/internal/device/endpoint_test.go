@@ -3,14 +3,13 @@ package device
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
-	"ipoibd/hca/guard"
-	"ipoibd/hca/soft"
-	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/faults"
 	"ipoibd/ud"
 	"ipoibd/ud/port"
 )
@@ -24,7 +23,7 @@ func TestEndpointHealth(t *testing.T) {
 		v := b.View()
 		v.Session.Acquire("user")
 		defer v.Session.Release("user")
-		e, err := OpenEndpoint(v.Session, testSpec(v), 1)
+		e, err := endpoint.Open(v.Session, testSpec(v), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,12 +47,12 @@ func TestEndpointHealth(t *testing.T) {
 	})
 }
 
-func testSpec(v View) EndpointSpec {
+func testSpec(v View) endpoint.Spec {
 	plan, err := port.MakePlan(v.Ports[0], port.Want{Port: 1, PKey: hca.PKeyDefault})
 	if err != nil {
 		panic(err)
 	}
-	return EndpointSpec{
+	return endpoint.Spec{
 		Plan: plan, SendWRs: 128, RecvWRs: 128,
 		SendStride: ud.TxStride(plan.MTU(), 0), RecvStride: ud.RxStride(plan.PortMTU, true),
 	}
@@ -67,7 +66,7 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 		for i := range 3 {
 			spec := testSpec(v)
 			spec.LROUDP = i == 1
-			e, err := OpenEndpoint(v.Session, spec, 1)
+			e, err := endpoint.Open(v.Session, spec, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,96 +92,28 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 	})
 }
 
-// entryPerSegment is a device that needs an entry of the send queue for each segment.
-type entryPerSegment struct {
-	hca.Device
-	entries []int // of the CQs, in the order of their creation
-}
-
-func (d *entryPerSegment) Attr() hca.DeviceAttr {
-	a := d.Device.Attr()
-	a.TSOEntries = true
-	return a
-}
-
-func (d *entryPerSegment) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
-	d.entries = append(d.entries, spec.Entries)
-	return d.Device.CreateCQ(spec)
-}
-
-// The longest large send fits the send queue and its CQ, on a device that needs an entry for each
-// segment, although there are fewer send slots.
-func TestEndpointHasRoomForAllSegments(t *testing.T) {
-	fabric := memfabric.New(1)
-	defer fabric.Close()
-	soft, err := soft.Open(soft.Config{Name: "soft", Transport: fabric.Attach("eth0", 1500, addr1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev := &entryPerSegment{Device: soft}
-	s := newSession(guard.Wrap(dev, guard.Options{}), 1)
-	ports, err := queryPorts(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec := testSpec(View{Session: s, Ports: ports})
-	for _, slots := range []int{128, 3000} {
-		spec.SendWRs, spec.RecvWRs, dev.entries = slots, 256, nil
-		e, err := OpenEndpoint(s, spec, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := e.QP.Spec().SendWRs, max(slots, hca.MaxLSOSegments); got != want || !slices.Equal(dev.entries, []int{want, 256}) {
-			t.Errorf("%d slots: %d entries, CQs of %d; want %d, CQs of [%d 256]", slots, got, dev.entries, want, want)
-		}
-		if got, want := len(e.Queues[0].SendMR.Bytes()), slots*spec.SendStride; got != want {
-			t.Errorf("%d slots: %d bytes, want %d", slots, got, want)
-		}
-		if err := e.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Errorf("close the device: %v", err)
-	}
-}
-
-// A failure at any step takes back the steps before it: the device closes
-// without ErrBusy.
-func TestEndpointFailureLeavesNothing(t *testing.T) {
-	fabric := memfabric.New(1)
-	defer fabric.Close()
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: fabric.Attach("eth0", 1500, addr1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSession(guard.Wrap(dev, guard.Options{}), 1)
-	ports, err := queryPorts(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	good := testSpec(View{Session: s, Ports: ports})
-	for name, spoil := range map[string]func(*EndpointSpec){
-		"send depth":  func(s *EndpointSpec) { s.SendWRs = 1 << 30; s.SendStride = 1 },
-		"P_Key index": func(s *EndpointSpec) { s.Plan.PKeyIndex = 99 },
-		"group": func(s *EndpointSpec) {
-			g := s.Plan.Broadcast()
-			g.Attach = hca.GIDFromAddr(addr1)
-			s.Plan.Groups = []port.Group{g}
-		},
-		"GID index": func(s *EndpointSpec) { s.Plan.GIDIndex = 99 },
-	} {
-		spec := good
-		spoil(&spec)
-		if e, err := OpenEndpoint(s, spec, 1); err == nil {
-			t.Errorf("%s: no error", name)
-			_ = e.Close()
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Errorf("close device: %v", err)
-	}
-	if _, err := OpenEndpoint(s, good, 1); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("on a closed device: %v", err)
+// A verb that hangs while an endpoint is closed keeps other objects from being closed. Once
+// the verb returns, nothing of the endpoint is left.
+func TestR12CloseWithAVerbThatHangs(t *testing.T) {
+	for _, verb := range []string{"modify_qp", "destroy_qp", "destroy_cq", "dealloc_pd"} {
+		t.Run(verb, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				s := b.View().Session
+				s.Acquire("user")
+				e, err := endpoint.Open(s, testSpec(b.View()), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: verb})
+				if err := e.Close(); err == nil {
+					t.Error("closed")
+				}
+				s.Release("user")
+				if err := b.Reset(b.t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				b.healthy(time.Second)
+			})
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
@@ -16,11 +17,11 @@ import (
 type attachment struct {
 	session *device.Session
 	plan    port.Plan
-	gen     uint32           // of the queue pair
-	ep      *device.Endpoint // belongs to the worker; Run has only the following
+	gen     uint32             // of the queue pair
+	ep      *endpoint.Endpoint // belongs to the worker; Run has only the following
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
-	ahs     *device.AHWorkers
+	ahs     *endpoint.AHWorkers
 	records *records
 	onTAP   *offloads
 }
@@ -47,7 +48,7 @@ func (o *offloads) use(tap TAP, want link.Offloads) (got link.Offloads, err erro
 func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.self.QPN, a.plan.GID) }
 
 // ahResults delivers the handles that were made. On a nil attachment it never delivers.
-func (a *attachment) ahResults() <-chan device.AHResult {
+func (a *attachment) ahResults() <-chan endpoint.AHResult {
 	if a == nil {
 		return nil
 	}
@@ -56,7 +57,7 @@ func (a *attachment) ahResults() <-chan device.AHResult {
 
 // open opens the endpoint and attaches the lanes to it, on the worker. It turns on the offloads
 // that the device supports. On error nothing is left behind except the use of the session.
-func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err error) {
+func (a *attachment) open(spec endpoint.Spec, tap TAP, ls lanes) (err error) {
 	want := link.Offloads(0)
 	if a.session.Attr().MaxTSO > 0 {
 		want = link.AllOffloads
@@ -69,7 +70,7 @@ func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err erro
 		return err
 	}
 	spec.LROUDP = got&link.OffloadUSO != 0
-	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
+	if a.ep, err = endpoint.Open(a.session, spec, a.gen); err != nil {
 		return err
 	}
 	if err := ls.attach(a, a.gen); err != nil {

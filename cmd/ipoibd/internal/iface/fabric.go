@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -126,7 +127,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.f.fit(to.plan)
 	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records, onTAP: &r.onTAP}
 	r.coming, r.used = a, to.session.Instance
-	spec := device.EndpointSpec{
+	spec := endpoint.Spec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
 		OnEvent: r.onEvent, QPN: r.f.heir.takeQPN(),

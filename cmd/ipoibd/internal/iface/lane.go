@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -30,10 +30,10 @@ type lane struct {
 	tap             TAPQueue
 	tx              *ud.Tx
 	rx              *ud.Rx
-	queue           device.Queue   // attached to the rings
-	sender, fetcher *device.Caller // by which out and in use queue
-	out, in         pump           // host to fabric, and back
-	stale           pump           // drops the host's frames; never runs beside out
+	queue           endpoint.Queue   // attached to the rings
+	sender, fetcher *endpoint.Caller // by which out and in use queue
+	out, in         pump             // host to fabric, and back
+	stale           pump             // drops the host's frames; never runs beside out
 	detector        *freeze.Detector
 	probes          atomic.Uint64 // sent by the detector
 	polled          atomic.Uint64 // freeze.Detector.FoundByPoll
@@ -109,7 +109,7 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	for i, l := range ls {
 		q := a.ep.Queues[i]
 		l.queue = q
-		l.sender, l.fetcher = a.session.Caller(q.Queue, q.SendCQ), a.session.Caller(q.Queue, q.RecvCQ)
+		l.sender, l.fetcher = endpoint.NewCaller(a.session, q.Queue, q.SendCQ), endpoint.NewCaller(a.session, q.Queue, q.RecvCQ)
 		err := l.tx.Attach(l.sender.Queue, l.sender.CQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
 			err = l.call(l.fetcher, func() error { return l.rx.Attach(l.fetcher.Queue, l.fetcher.CQ, q.RecvMR, gen) })
@@ -124,7 +124,7 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 
 // call calls f, which uses the rings, in place of a pump that is halted. If f hangs in the device, the
 // lane is lost, and call returns that error from then on.
-func (l *lane) call(by *device.Caller, f func() error) error {
+func (l *lane) call(by *endpoint.Caller, f func() error) error {
 	if l.lost != nil {
 		return l.lost
 	}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
@@ -126,7 +126,7 @@ func (a lanedHost) checkLaneAccounts(t *testing.T) {
 }
 
 // queues returns the queues of the lanes. The worker, which attaches them, must be idle.
-func (a lanedHost) queues() (out []device.Queue) {
+func (a lanedHost) queues() (out []endpoint.Queue) {
 	a.onRun(func(f *Iface) {
 		for _, l := range f.lanes {
 			out = append(out, l.queue)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
@@ -192,7 +192,7 @@ func (n *neighbours) sendHost(frame []byte) {
 }
 
 // created handles the result of a request for a handle, or the failure to destroy one.
-func (n *neighbours) created(r device.AHResult) {
+func (n *neighbours) created(r endpoint.AHResult) {
 	if r.ID == 0 {
 		n.f.log.Error("cannot close an address handle", "err", r.Err)
 		n.f.rec.accuse(r.Err)

@@ -3,7 +3,7 @@ package iface
 import (
 	"sync/atomic"
 
-	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/qprecovery"
 )
 
@@ -17,7 +17,7 @@ type pump struct {
 
 	running bool // started, and neither halted, found failed nor abandoned since
 	gen     uint32
-	by      *device.Caller // by which it uses the device; nil: it does not
+	by      *endpoint.Caller // by which it uses the device; nil: it does not
 	stop    atomic.Bool
 	rounds  atomic.Uint64         // that have ended
 	err     atomic.Pointer[error] // why it failed; nil while it runs
@@ -26,7 +26,7 @@ type pump struct {
 
 // start runs the pump on the queue pair of generation gen, which it uses by a caller, which may be nil.
 // The pump must not be running.
-func (p *pump) start(gen uint32, by *device.Caller) {
+func (p *pump) start(gen uint32, by *endpoint.Caller) {
 	p.running, p.gen, p.by = true, gen, by
 	p.stop.Store(false)
 	p.err.Store(nil)

@@ -1,4 +1,4 @@
-package device
+package endpoint
 
 import (
 	"runtime"
@@ -18,7 +18,7 @@ type Caller struct {
 	Queue hca.Queue // nil: only a CQ is used
 	CQ    hca.CQ
 
-	session *Session
+	session Session
 	// in counts the calls in its upper bits. The lower bits say which one the goroutine is in.
 	in atomic.Uint64
 	// returned delivers what guard.Device.AbandonCall has returned, once in is callAbandoned.
@@ -45,7 +45,7 @@ var callVerbs = [...]string{
 }
 
 const (
-	// callLimit is how long a call may take: about as long as a verb (verbTimeout), although it takes
+	// callLimit is how long a call may take: about as long as a verb (guard.Options), although it takes
 	// microseconds.
 	callLimit = time.Second
 	// callLooks is how often Await checks a call within callLimit. A stall of this process, however
@@ -53,8 +53,8 @@ const (
 	callLooks = 4
 )
 
-// Caller returns a Caller of queue, which may be nil, and cq.
-func (s *Session) Caller(queue hca.Queue, cq hca.CQ) *Caller {
+// NewCaller returns a Caller of queue, which may be nil, and cq, on a device.
+func NewCaller(s Session, queue hca.Queue, cq hca.CQ) *Caller {
 	c := &Caller{session: s, returned: make(chan func(), 1)}
 	if queue != nil {
 		c.Queue = &calledQueue{queue, c}

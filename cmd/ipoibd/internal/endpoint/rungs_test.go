@@ -1,14 +1,12 @@
-package device
+package endpoint
 
 import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/guard"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
@@ -25,12 +23,8 @@ func openRecorded(t *testing.T) (*Endpoint, *recorder, *faults.Device) {
 	}
 	rec := &recorder{Device: dev}
 	faulty := faults.Wrap(rec, faults.Options{})
-	s := newSession(guard.Wrap(faulty, guard.Options{}), 1)
-	ports, err := queryPorts(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := OpenEndpoint(s, testSpec(View{Session: s, Ports: ports}), 1)
+	s := open(faulty)
+	e, err := Open(s, testSpec(t, s), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,30 +246,4 @@ func (q *recordedQP) PostSend(wrs []hca.SendWR) (int, error) {
 		wrs[i].UD.AH = wrs[i].UD.AH.(*recordedAH).AH
 	}
 	return q.QP.PostSend(wrs)
-}
-
-// A verb that hangs while an endpoint is closed keeps other objects from being closed. Once
-// the verb returns, nothing of the endpoint is left.
-func TestR12CloseWithAVerbThatHangs(t *testing.T) {
-	for _, verb := range []string{"modify_qp", "destroy_qp", "destroy_cq", "dealloc_pd"} {
-		t.Run(verb, func(t *testing.T) {
-			bubble(t, nil, func(b *bench) {
-				s := b.View().Session
-				s.Acquire("user")
-				e, err := OpenEndpoint(s, testSpec(b.View()), 1)
-				if err != nil {
-					t.Fatal(err)
-				}
-				b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: verb})
-				if err := e.Close(); err == nil {
-					t.Error("closed")
-				}
-				s.Release("user")
-				if err := b.Reset(b.t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				b.healthy(time.Second)
-			})
-		})
-	}
 }

@@ -1,4 +1,4 @@
-package device
+package endpoint
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"ipoibd/ud/port"
 )
 
-// EndpointSpec is what an interface needs of a session.
-type EndpointSpec struct {
+// Spec is what an interface needs of a session.
+type Spec struct {
 	Plan       port.Plan
 	Queues     int     // of the queue pair; 0 means 1
 	SendWRs    int     // of each queue; those with an entry for each segment may be longer
@@ -37,12 +37,12 @@ type EndpointSpec struct {
 //
 // One goroutine at a time owns it. Workers make the address handles of peers.
 type Endpoint struct {
-	Spec   EndpointSpec
+	Spec   Spec
 	QP     hca.QP // nil between Stop and Start
 	Queues []Queue
 	AHs    *AHWorkers
 
-	session  *Session
+	session  Session
 	gen      atomic.Uint32 // of the queue pair
 	pd       hca.PD
 	self     hca.AH
@@ -82,10 +82,10 @@ func (c *closers) close() error {
 	return errors.Join(errs...)
 }
 
-// OpenEndpoint builds an endpoint of generation gen. The caller must hold the session from
+// Open builds an endpoint of generation gen. The caller must hold the session from
 // before the call until Close. On error nothing is left behind. It blocks as long as its
 // verbs.
-func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
+func Open(s Session, spec Spec, gen uint32) (*Endpoint, error) {
 	e := &Endpoint{Spec: spec, session: s, groupAHs: map[port.Group]hca.AH{}}
 	if err := e.build(gen); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -281,7 +281,7 @@ func (e *Endpoint) modify(to hca.QPState) error {
 func (e *Endpoint) State() (hca.QPState, error) {
 	for _, q := range e.Queues {
 		for _, cq := range []hca.CQ{q.SendCQ, q.RecvCQ} {
-			by := e.session.Caller(nil, cq)
+			by := NewCaller(e.session, nil, cq)
 			if err := by.Do(func() error { _, err := by.CQ.Poll(nil); return err }); err != nil {
 				return 0, err
 			}

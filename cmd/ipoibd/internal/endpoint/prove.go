@@ -1,4 +1,4 @@
-package device
+package endpoint
 
 import (
 	"errors"
@@ -96,7 +96,7 @@ func (p *proof) build() (err error) {
 		return err
 	}
 	for i, q := range queues {
-		p.lanes = append(p.lanes, proofLane{by: e.session.Caller(q, cqs[i].Send), slots: i * proofProbes})
+		p.lanes = append(p.lanes, proofLane{by: NewCaller(e.session, q, cqs[i].Send), slots: i * proofProbes})
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 
@@ -44,3 +45,19 @@ func Peer(c syscall.Conn) (peer *unix.Ucred, err error) {
 	})
 	return peer, errors.Join(cerr, err)
 }
+
+// Portions divides descriptors among their owners.
+type Portions struct{ FDs []int }
+
+// Next returns the next n descriptors. The caller owns them.
+func (p *Portions) Next(n int) ([]int, error) {
+	if n < 0 || n > len(p.FDs) {
+		return nil, fmt.Errorf("%d descriptors are left, want %d", len(p.FDs), n)
+	}
+	some := p.FDs[:n:n]
+	p.FDs = p.FDs[n:]
+	return some, nil
+}
+
+// Close closes those that nobody has taken.
+func (p *Portions) Close() { CloseAll(p.FDs) }

@@ -1,7 +1,6 @@
-// Package daemon constructs devices, interfaces and the control socket from a configuration,
-// changes them when the configuration changes, and stops them in order within 8 s: interfaces
-// before devices (children before their ports), the servers of metrics and of the control socket
-// last.
+// Package daemon constructs the fleet of devices and interfaces, the control socket and the metrics from a
+// configuration, changes the fleet when the configuration changes, and stops everything in order within 8 s: interfaces
+// before devices (children before their ports), the servers last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
 // kept. The same holds at the stop if an HCA could never be opened because another process used
@@ -11,7 +10,6 @@
 //
 //	file      | what
 //	daemon.go | start and stop
-//	fleet.go  | the devices and interfaces: lists, construction, goroutines
 //	reload.go | a new configuration
 //	orders.go | the orders of the control socket
 //	give.go   | hands everything over to another process
@@ -20,24 +18,16 @@
 //
 // # Change of the configuration
 //
-// A start is a change from the empty configuration. A change has two halves. The first half makes
-// what the plan of [config.MakePlan] adds, which reveals most mistakes. After a mistake it discards
-// what it made, and nothing has changed. The second half never rolls back. It ends interfaces, then
-// devices; changes devices; starts devices, then interfaces; and changes interfaces. So everything
-// has what it needs, and whatever the plan keeps is not touched.
-//
-// Changes are serialized by a lock, daemon.changing, and bounded by changeLimit: what has not ended
-// by then, such as an interface whose netlink requests hang, ends in the background, and the result
-// says so. A stop ends a change early, keeps that lock, and stops every interface and device.
+// Package fleet carries out changes. They are serialized by a lock, daemon.changing. A stop ends a change early, keeps
+// that lock, and stops every interface and device.
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver waits until no interface and no
-// device is on its way to another state; stops accepting clients, and answers those it has; parks interfaces, then devices, so that all wait with nothing in flight;
-// pauses the receiving of HCAs; and offers its configuration, the state of each part and their
-// descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part was
-// told that another process continues it. The taker runs the giver's configuration first, and then
-// applies its own as a reload does.
+// A hand-over to another process (package handover) excludes changes. The giver waits until the fleet is settled; stops
+// accepting clients, and answers those it has; parks the fleet; and offers its configuration, the state of each part and
+// their descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part
+// was told that another process continues it. The taker runs the giver's configuration first, and then applies its own as
+// a reload does.
 package daemon
 
 import (
@@ -57,6 +47,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
@@ -94,7 +85,7 @@ type Options struct {
 
 // daemon is a running daemon.
 type daemon struct {
-	fleet
+	fleet     *fleet.Fleet
 	opts      Options
 	started   time.Time
 	control   *control.Server
@@ -102,7 +93,6 @@ type daemon struct {
 	journal   *journal.Journal
 	resting   atomic.Bool      // suspended by the operator
 	inhibitor *power.Inhibitor // of the system's sleep
-	noBPF     sync.Once        // logs that eBPF is not available
 	given     atomic.Bool      // another process continues everything
 	lastGive  failedGive       // guarded by changing
 
@@ -110,12 +100,11 @@ type daemon struct {
 	end     context.CancelCauseFunc
 
 	loading  chan struct{}              // has a value while the configuration is loaded
-	changing chan struct{}              // has a value while the set changes, and from the stop on
+	changing chan struct{}              // has a value while the fleet changes, and from the stop on
 	cfg      *config.Config             // applied last; guarded by changing
 	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
-	passed   passed                     // for the change under way; guarded by changing
+	passed   fleet.Namespace            // for the change under way; guarded by changing
 	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
-	leaving  sync.WaitGroup             // of interfaces and devices that are no longer in the set
 }
 
 // newDaemon returns a daemon without devices and interfaces.
@@ -125,6 +114,9 @@ func newDaemon(ctx context.Context, opts Options) *daemon {
 		loading: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
 	d.running, d.end = context.WithCancelCause(ctx)
+	d.fleet = fleet.New(d.running, fleet.Options{
+		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs, Journal: d.journal, Log: opts.Log, Lost: d.end,
+	})
 	return d
 }
 
@@ -154,18 +146,18 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 		return errors.Join(err, d.closeServers())
 	}
 	// Not bounded by ctx: a stop that comes during the start is an orderly one.
-	made, err := d.prepare(context.Background(), plan, d.cfg, cfg)
+	made, err := d.fleet.Prepare(context.Background(), plan, d.cfg, cfg, fleet.Namespace{})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // it came while a device waited for other daemons
-		return errors.Join(made.discard(), d.closeServers())
+		return errors.Join(made.Discard(), d.closeServers())
 	}
 	if err != nil {
-		return errors.Join(err, made.discard(), d.closeServers())
+		return errors.Join(err, made.Discard(), d.closeServers())
 	}
 	d.lockMemory(cfg) // after prepare, so that a mistake is reported at once and alone
 	if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
 		d.opts.Log.Warn("cannot read the events of the previous daemon", "err", err)
 	}
-	d.commit(plan, made)
+	d.fleet.Commit(plan, made)
 	d.cfg = cfg
 	d.takeBack()
 	return d.serve(ctx)
@@ -225,9 +217,9 @@ func (d *daemon) serve(ctx context.Context) error {
 		}()
 	}
 	others.Go(func() {
-		systemd.Run(d.running, systemd.Service{Started: d.control.Answers, Alive: d.alive, Status: d.summary, Left: d.given.Load, Log: d.opts.Log})
+		systemd.Run(d.running, systemd.Service{Started: d.control.Answers, Alive: d.fleet.Answers, Status: d.fleet.Summary, Left: d.given.Load, Log: d.opts.Log})
 	})
-	_, ifaces := d.lists()
+	_, ifaces := d.fleet.Lists()
 	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(ifaces))
 	<-d.running.Done()
 	err := context.Cause(d.running)
@@ -265,26 +257,7 @@ func (d *daemon) closeServers() (err error) {
 }
 
 // stop stops interfaces and then devices, after a change under way, and prevents further changes.
-func (d *daemon) stop() (err error) {
+func (d *daemon) stop() error {
 	d.changing <- struct{}{} // for good
-	devices, ifaces := d.lists()
-	for _, m := range ifaces {
-		m.run.stop()
-	}
-	for _, m := range ifaces {
-		<-m.run.ended
-	}
-	for _, dev := range devices {
-		dev.run.stop()
-	}
-	for _, dev := range devices {
-		<-dev.run.ended
-	}
-	d.leaving.Wait()
-	for _, m := range ifaces {
-		if m.failure == nil { // else it is closed already
-			err = errors.Join(err, m.release(d.given.Load() || d.keeps(m)))
-		}
-	}
-	return err
+	return d.fleet.Stop(d.given.Load())
 }

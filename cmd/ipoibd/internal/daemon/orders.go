@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -12,7 +11,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/process"
@@ -24,9 +23,9 @@ import (
 // Names implements control.Daemon, as do the methods below. These are called with names that Names
 // has returned; a reload may have removed them since.
 func (d *daemon) Names() (n control.Names) {
-	devices, ifaces := d.lists()
+	devices, ifaces := d.fleet.Lists()
 	for _, dev := range devices {
-		n.Devices = append(n.Devices, dev.name)
+		n.Devices = append(n.Devices, dev.Name)
 	}
 	for _, f := range ifaces {
 		n.Interfaces = append(n.Interfaces, f.Name())
@@ -38,40 +37,8 @@ func (d *daemon) Names() (n control.Names) {
 func (d *daemon) Status() report.Status {
 	s := report.Status{SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(), Started: d.started, Sandbox: d.opts.Sandbox}
 	u := process.ReadUsage()
-	s.Goroutines, s.FDs, s.HeapBytes, s.Devices, s.Interfaces = u.Goroutines, u.FDs, u.HeapBytes, []report.Device{}, []report.Interface{}
-	devices, ifaces := d.lists()
-	for _, dev := range devices {
-		s.Devices = append(s.Devices, d.reportOf(dev, s.Time))
-	}
-	for _, f := range ifaces {
-		s.Interfaces = append(s.Interfaces, d.statusOf(f))
-	}
-	return s
-}
-
-// reportOf returns the status of a device at the time now.
-func (d *daemon) reportOf(dev *managed, now time.Time) report.Device {
-	r, info := dev.Report(now), dev.slot.Info()
-	r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)
-	r.Replicates, r.Peers, r.KnownPeersOnly = info.Peers != nil, append([]netip.Addr{}, info.Peers...), info.KnownPeersOnly
-	r.Counters.Add("", info.Counters)
-	dev.before.addTo(&r)
-	if r.State == report.DeviceOpen {
-		r.Notices, r.Notice = append(r.Notices, info.Notices...), info.Notices.Text()
-	}
-	return r
-}
-
-// statusOf returns the status of an interface, with what the interface itself does not know: that it
-// was added at run time, and that it could not be rebuilt.
-func (d *daemon) statusOf(m *member) report.Interface {
-	s := m.Status()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s.Runtime = m.runtime
-	if m.failure != nil && s.State != report.InterfaceFailed {
-		s.State, s.Reason, s.Detail = report.InterfaceFailed, iface.ReasonLost, m.failure.Error()
-	}
+	s.Goroutines, s.FDs, s.HeapBytes = u.Goroutines, u.FDs, u.HeapBytes
+	s.Devices, s.Interfaces = d.fleet.Report(s.Time)
 	return s
 }
 
@@ -126,16 +93,16 @@ func (d *daemon) Recover(ctx context.Context, q control.RecoverRequest) error {
 }
 
 // wantInterface returns the interface of a request.
-func (d *daemon) wantInterface(name string) (*member, error) {
-	if f := d.iface(name); f != nil {
+func (d *daemon) wantInterface(name string) (*fleet.Interface, error) {
+	if f := d.fleet.Interface(name); f != nil {
 		return f, nil
 	}
 	return nil, fmt.Errorf("%w: interface %s has been removed", control.ErrNotFound, name)
 }
 
 // want returns the device of a request.
-func (d *daemon) want(name string) (*managed, error) {
-	if dev := d.device(name); dev != nil {
+func (d *daemon) want(name string) (*fleet.Device, error) {
+	if dev := d.fleet.Device(name); dev != nil {
 		return dev, nil
 	}
 	return nil, fmt.Errorf("%w: device %s has been removed", control.ErrNotFound, name)
@@ -155,7 +122,7 @@ func (d *daemon) Resume(ctx context.Context) error {
 // sleep suspends all devices, each after its interfaces (R26).
 func (d *daemon) sleep(ctx context.Context) error {
 	d.opts.Log.Info("suspending all devices")
-	return d.each(ctx, true, (*device.Device).Suspend)
+	return d.fleet.Suspend(ctx)
 }
 
 // wake resumes all devices, unless the operator has suspended them.
@@ -164,25 +131,7 @@ func (d *daemon) wake(ctx context.Context) error {
 		return nil
 	}
 	d.opts.Log.Info("resuming all devices")
-	return d.each(ctx, false, (*device.Device).Resume)
-}
-
-// each calls do for all devices at the same time. A device that a reload is removing has ended.
-func (d *daemon) each(ctx context.Context, asleep bool, do func(*device.Device, context.Context) error) (all error) {
-	d.mu.Lock()
-	d.asleep = asleep
-	devices := d.devices
-	d.mu.Unlock()
-	ended := make(chan error, len(devices))
-	for _, dev := range devices {
-		go func() { ended <- do(dev.Device, ctx) }()
-	}
-	for range devices {
-		if err := <-ended; !errors.Is(err, device.ErrEnded) {
-			all = errors.Join(all, err)
-		}
-	}
-	return all
+	return d.fleet.Resume(ctx)
 }
 
 func (d *daemon) Fault(q control.FaultRequest) error {
@@ -208,34 +157,26 @@ func (d *daemon) fault(q control.FaultRequest) error {
 		return err
 	}
 	how, ok := misbehaviours[q.Kind]
-	_, ifaces := d.lists()
-	if i := slices.IndexFunc(ifaces, func(f *member) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
+	_, ifaces := d.fleet.Lists()
+	if i := slices.IndexFunc(ifaces, func(f *fleet.Interface) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
 		ifaces[i].Misbehave(how)
 	}
 	switch q.Kind {
 	case control.FaultClientSlow, control.FaultClientDead:
 	case control.FaultClear:
-		dev.slot.ClearFaults()
+		dev.Slot.ClearFaults()
 	case control.FaultReindex:
-		dev.slot.Reindex()
+		dev.Slot.Reindex()
 	case control.FaultReplug:
-		return dev.slot.Plug(backend.PluggedIn)
+		return dev.Slot.Plug(backend.PluggedIn)
 	case control.FaultReplugOther:
-		return dev.slot.Plug(backend.PluggedOther)
+		return dev.Slot.Plug(backend.PluggedOther)
 	default:
 		kind, err := faults.ParseKind(q.Kind)
 		if err != nil {
 			return err
 		}
-		return dev.inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
+		return dev.Inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
 	}
 	return nil
-}
-
-// inject injects a fault of hca/faults. Errors: backend.ErrNotOpen, hca.ErrInvalid.
-func (d *managed) inject(f faults.Fault) error {
-	if d.View().Session == nil {
-		return backend.ErrNotOpen
-	}
-	return d.slot.Inject(f)
 }

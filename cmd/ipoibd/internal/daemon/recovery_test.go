@@ -1,11 +1,9 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
@@ -23,7 +22,7 @@ import (
 
 // runSoft runs a software HCA on under0 until the test's end, which shows that nothing is
 // left of it.
-func runSoft(t *testing.T, change func(*config.Device)) *managed {
+func runSoft(t *testing.T, change func(*config.Device)) *fleet.Device {
 	t.Helper()
 	cfg := config.NewDevice()
 	cfg.Underlay = "under0"
@@ -31,24 +30,24 @@ func runSoft(t *testing.T, change func(*config.Device)) *managed {
 		change(&cfg)
 	}
 	before := use()
-	daemon := daemon{opts: options(), journal: journal.New(), running: t.Context()}
-	daemon.opts.AllowFaults = true
-	d, err := daemon.newDevice(t.Context(), cfg, []config.Interface{config.NewInterface()}, true)
+	f := fleet.New(t.Context(), fleet.Options{AllowFaults: true, Journal: journal.New(), Log: options().Log})
+	none, one := &config.Config{}, &config.Config{Devices: []config.Device{cfg}}
+	plan, err := config.MakePlan(none, one)
 	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var run sync.WaitGroup
-	run.Go(func() { d.slot.Run(ctx, d.Run) })
+	made, err := f.Prepare(t.Context(), plan, none, one, fleet.Namespace{})
+	must(t, err)
+	f.Commit(plan, made)
 	t.Cleanup(func() {
-		cancel()
-		run.Wait()
+		must(t, f.Stop(false))
 		before.check(t)
 	})
+	d := f.Device(cfg.Name)
 	await(t, d, func(v device.View) bool { return v.Session != nil })
 	return d
 }
 
 // await waits for a view and returns it.
-func await(t *testing.T, d *managed, ok func(device.View) bool) device.View {
+func await(t *testing.T, d *fleet.Device, ok func(device.View) bool) device.View {
 	t.Helper()
 	views, unsubscribe := d.Subscribe()
 	defer unsubscribe()
@@ -81,7 +80,7 @@ func TestR24NetdevIsNoticed(t *testing.T) {
 	underlay(t, "under0", 1)
 	d := runSoft(t, nil)
 	for _, p := range []backend.Plugged{backend.PluggedIn, backend.PluggedOther} {
-		if err := d.slot.Plug(p); !errors.Is(err, backend.ErrNotPulledOut) {
+		if err := d.Slot.Plug(p); !errors.Is(err, backend.ErrNotPulledOut) {
 			t.Errorf("replug of what was not pulled out: %v", err)
 		}
 	}
@@ -138,20 +137,20 @@ func TestR21UnplugAndReplug(t *testing.T) {
 	d := runSoft(t, nil)
 	for range 3 {
 		last := d.View().Session
-		must(t, d.inject(faults.Fault{Kind: faults.Unplug}))
+		must(t, d.Inject(faults.Fault{Kind: faults.Unplug}))
 		await(t, d, isGone)
 		for d.Status().State != qprecovery.DeviceWaiting {
 			time.Sleep(time.Millisecond)
 		}
-		if err := d.inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, backend.ErrNotOpen) {
+		if err := d.Inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, backend.ErrNotOpen) {
 			t.Errorf("a fault of a device that is gone: %v", err)
 		}
-		must(t, d.slot.Plug(backend.PluggedOther))
+		must(t, d.Slot.Plug(backend.PluggedOther))
 		time.Sleep(100 * time.Millisecond)
 		if !isGone(d.View()) {
 			t.Error("another device was taken")
 		}
-		must(t, d.slot.Plug(backend.PluggedIn))
+		must(t, d.Slot.Plug(backend.PluggedIn))
 		await(t, d, isAfter(last))
 	}
 }
@@ -168,7 +167,7 @@ func TestR14ZombieFreesThePort(t *testing.T) {
 	s.Acquire("user")
 	pd, err := s.AllocPD()
 	must(t, err)
-	must(t, d.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "create_cq"}))
+	must(t, d.Inject(faults.Fault{Kind: faults.VerbHangs, Verb: "create_cq"}))
 	hung := make(chan error, 1)
 	go func() {
 		cq, err := s.CreateCQ(hca.CQSpec{Entries: 4})

@@ -21,6 +21,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -513,7 +514,7 @@ func reloadDuring(t *testing.T, faults []control.FaultRequest) {
 		})
 		took := time.Since(begin)
 		t.Logf("%s %s: two reloads in %v", f.Kind, f.Verb, took.Round(time.Millisecond))
-		if took > 2*changeLimit {
+		if took > 2*fleet.ChangeLimit {
 			t.Errorf("took %v", took)
 		}
 		r.wants("ib1 added; ib3 removed", func(c *config.Config) { c.Interfaces[1].Name = "ib1" })

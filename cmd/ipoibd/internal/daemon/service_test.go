@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link/linktest/nstest"
 )
@@ -58,19 +59,18 @@ func TestSummaryIsBounded(t *testing.T) {
 	}
 	underlay(t, "under0", 1)
 	var names []string
-	for i := range maxSummary + 2 {
+	const most = 8
+	for i := range most + 2 {
 		names = append(names, fmt.Sprintf("ib%d", i))
 	}
 	d, cfg := newDaemon(t.Context(), options()), configure(t, names...)
 	plan, err := config.MakePlan(&config.Config{Control: cfg.Control}, cfg)
 	must(t, err)
-	made, err := d.prepare(t.Context(), plan, d.cfg, cfg)
+	made, err := d.fleet.Prepare(t.Context(), plan, d.cfg, cfg, fleet.Namespace{})
 	must(t, err)
-	defer func() { must(t, made.discard()) }()
-	for _, name := range names {
-		d.ifaces = append(d.ifaces, made.ifaces[name])
-	}
-	if s := d.summary(); strings.Count(s, ";") != maxSummary || !strings.HasSuffix(s, "; 2 more") {
+	d.fleet.Commit(plan, made)
+	defer func() { must(t, d.fleet.Stop(false)) }()
+	if s := d.fleet.Summary(); strings.Count(s, ";") != most || !strings.HasSuffix(s, "; 2 more") {
 		t.Error(s)
 	}
 }

@@ -10,12 +10,11 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/handover"
-	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
-	"ipoibd/hca"
 	"ipoibd/link/kernel"
 )
 
@@ -79,7 +78,7 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 
 // inheritance is what was made from an estate. Nothing of it runs yet.
 type inheritance struct {
-	made
+	made      fleet.Made
 	estate    estate
 	plan      config.Plan
 	control   *control.Server
@@ -88,13 +87,8 @@ type inheritance struct {
 }
 
 // close closes everything, without an effect on what the other process continues.
-func (x *inheritance) close() (err error) {
-	for _, m := range x.ifaces {
-		err = errors.Join(err, m.Close())
-	}
-	for _, dev := range x.devices {
-		err = errors.Join(err, dev.slot.Close())
-	}
+func (x *inheritance) close() error {
+	err := x.made.Close()
 	if x.inhibitor != nil {
 		x.inhibitor.Release()
 	}
@@ -107,29 +101,16 @@ func (x *inheritance) close() (err error) {
 	return err
 }
 
-// portions divides descriptors among their owners.
-type portions struct{ fds []int }
-
-// next returns the next n descriptors. The caller owns them.
-func (p *portions) next(n int) ([]int, error) {
-	if n < 0 || n > len(p.fds) {
-		return nil, fmt.Errorf("%d descriptors are left, want %d", len(p.fds), n)
-	}
-	some := p.fds[:n:n]
-	p.fds = p.fds[n:]
-	return some, nil
-}
-
 // inherit makes everything that the other daemon runs. After an error, part of it is made.
 func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance, err error) {
-	x = &inheritance{made: made{map[string]*managed{}, map[string]*member{}}}
-	rest := &portions{t.FDs}
-	defer func() { kernel.CloseAll(rest.fds) }()
+	x = &inheritance{}
+	rest := &kernel.Portions{FDs: t.FDs}
+	defer rest.Close()
 	e := &x.estate
 	if err := errors.Join(e.decode(t.State), e.check(own)); err != nil {
 		return x, fmt.Errorf("the state of the running daemon: %w", err)
 	}
-	fds, err := rest.next(1)
+	fds, err := rest.Next(1)
 	if err != nil {
 		return x, err
 	}
@@ -148,23 +129,13 @@ func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance,
 	if x.plan, err = config.MakePlan(&config.Config{Control: e.Config.Control, MetricsListen: e.Config.MetricsListen, Sandbox: e.Config.Sandbox}, &e.Config); err != nil {
 		return x, err
 	}
-	for i, c := range e.Config.Devices {
-		if err := d.inheritDevice(x, c, e.Devices[i], rest); err != nil {
-			return x, fmt.Errorf("device %s: %w", c.Name, err)
-		}
+	if fds, err = rest.Next(e.Descriptors()); err != nil {
+		return x, err
 	}
-	for i, c := range e.Config.Interfaces {
-		if fds, err = rest.next(e.Interfaces[i].FDs); err != nil {
-			return x, err
-		}
-		dev := x.devices[c.Device]
-		f, err := iface.Inherit(c, e.Interfaces[i].State, fds, d.env(dev))
-		if err != nil {
-			return x, fmt.Errorf("interface %s: %w", c.Name, err)
-		}
-		x.ifaces[c.Name] = &member{Iface: f, device: dev}
+	if x.made, err = d.fleet.Inherit(&e.Config, e.State, fds); err != nil {
+		return x, err
 	}
-	fds, err = rest.next(e.Inhibitors)
+	fds, err = rest.Next(e.Inhibitors)
 	x.inhibitor = power.Inherit(fds)
 	return x, err
 }
@@ -208,10 +179,10 @@ func (e *estate) check(own *config.Config) error {
 }
 
 // inheritMetrics continues the listener of the metrics, unless this process has another address.
-func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *portions) (err error) {
+func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *kernel.Portions) (err error) {
 	var fds []int
 	if x.estate.Metrics {
-		if fds, err = rest.next(1); err != nil {
+		if fds, err = rest.Next(1); err != nil {
 			return err
 		}
 	}
@@ -228,40 +199,13 @@ func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *portio
 	return err
 }
 
-// inheritDevice makes a device that continues one of the other daemon, and waits for the queue pairs of
-// its interfaces.
-func (d *daemon) inheritDevice(x *inheritance, c config.Device, e estateDevice, rest *portions) error {
-	fds, err := rest.next(e.FDs)
-	if err != nil {
-		return err
-	}
-	dev, err := d.newDevice(d.running, c, x.estate.Config.Interfaces, false)
-	if err != nil {
-		kernel.CloseAll(fds)
-		return err
-	}
-	x.devices[c.Name] = dev
-	var await []hca.QPN
-	for i, f := range x.estate.Config.Interfaces {
-		if qpn := x.estate.Interfaces[i].State.QPN; f.Device == c.Name && qpn != 0 {
-			await = append(await, qpn)
-		}
-	}
-	dev.before = e.Before
-	dev.Inherit(e.Ladder)
-	return dev.slot.Inherit(e.HCA, fds, await)
-}
-
 // begins begins to run what was inherited. This process, whose own configuration is own, owns it now.
 func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.control, d.metrics, d.inhibitor = x.control, x.metrics, x.inhibitor
 	d.control.Own()
 	d.journal.Restore(x.estate.Journal)
-	d.mu.Lock()
-	d.asleep = x.estate.Asleep
-	d.mu.Unlock()
 	d.resting.Store(x.estate.Resting)
-	d.commit(x.plan, x.made)
+	d.fleet.Commit(x.plan, x.made)
 	d.cfg, d.left = &x.estate.Config, x.estate.Left
 	if next, err := own.WithRuntimeOf(d.cfg); err != nil || !d.runs(next) {
 		d.own = own
@@ -270,24 +214,12 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service", "err", err)
 	}
 	began := time.Now()
-	for !d.settled(x) && time.Since(began) < serveLimit && d.running.Err() == nil {
+	for !x.made.Up(d.cfg, x.estate.State) && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	for _, dev := range x.devices {
-		dev.slot.Settled()
-	}
-	d.opts.Log.Info("taken over", "interfaces", len(x.ifaces), "up_after", time.Since(began))
+	x.made.Settled()
+	d.opts.Log.Info("taken over", "interfaces", len(d.cfg.Interfaces), "up_after", time.Since(began))
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})
-}
-
-// settled reports whether all interfaces are up that were up before.
-func (d *daemon) settled(x *inheritance) bool {
-	for i, c := range x.estate.Config.Interfaces {
-		if x.estate.Interfaces[i].State.QPN != 0 && !x.ifaces[c.Name].Works() {
-			return false
-		}
-	}
-	return true
 }
 
 // runs reports whether a configuration is the one that runs.

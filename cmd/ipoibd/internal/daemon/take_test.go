@@ -10,6 +10,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -115,14 +116,15 @@ func TestEstateKeepsTheConfiguration(t *testing.T) {
 // A state with other numbers of devices or descriptors than its configuration needs is refused.
 func TestEstateIsChecked(t *testing.T) {
 	cfg := configure(t, "ib0")
-	good := estate{Config: *cfg, Devices: make([]estateDevice, 1), Interfaces: make([]estateInterface, 1)}
+	devices, interfaces := make([]fleet.DeviceState, 1), make([]fleet.InterfaceState, 1)
+	good := estate{Config: *cfg, State: fleet.State{Devices: devices, Interfaces: interfaces}}
 	must(t, good.check(cfg))
 	other := *cfg
 	other.Control = "/elsewhere"
 	for name, e := range map[string]estate{
-		"no device":            {Config: *cfg, Interfaces: good.Interfaces},
-		"two interfaces":       {Config: *cfg, Devices: good.Devices, Interfaces: make([]estateInterface, 2)},
-		"another socket":       {Config: other, Devices: good.Devices, Interfaces: good.Interfaces},
+		"no device":            {Config: *cfg, State: fleet.State{Interfaces: interfaces}},
+		"two interfaces":       {Config: *cfg, State: fleet.State{Devices: devices, Interfaces: make([]fleet.InterfaceState, 2)}},
+		"another socket":       {Config: other, State: good.State},
 		"a bad configuration":  {Config: config.Config{Control: cfg.Control}},
 		"an impossible P_Key":  {Config: config.Config{Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "ib0", Device: "soft", PKey: hca.PKey(0)}}}},
 		"a name that is wrong": {Config: config.Config{Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "../ib0", Device: "soft", PKey: 0xffff}}}},
@@ -130,16 +132,6 @@ func TestEstateIsChecked(t *testing.T) {
 		if err := e.check(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
-	}
-	p := portions{[]int{4, 5}}
-	if _, err := p.next(-1); err == nil {
-		t.Error("-1 descriptors")
-	}
-	if fds, err := p.next(2); err != nil || len(fds) != 2 {
-		t.Errorf("%v, %v", fds, err)
-	}
-	if _, err := p.next(1); err == nil {
-		t.Error("a descriptor that does not exist")
 	}
 }
 
@@ -233,10 +225,15 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 // not zero.
 func TestEstateOfAnotherVersion(t *testing.T) {
 	cfg := configure(t, "ib0")
-	text, err := json.Marshal(estate{Config: *cfg, Devices: make([]estateDevice, 1), Interfaces: make([]estateInterface, 1)})
+	text, err := json.Marshal(estate{Config: *cfg, State: fleet.State{Devices: make([]fleet.DeviceState, 1), Interfaces: make([]fleet.InterfaceState, 1)}})
 	must(t, err)
 	var all map[string]any
 	must(t, json.Unmarshal(text, &all))
+	for _, name := range []string{"Asleep", "Devices", "Interfaces"} { // of the fleet
+		if _, ok := all[name]; !ok {
+			t.Errorf("no %s in %s", name, text)
+		}
+	}
 	all["Newer"] = 1
 	c := all["Config"].(map[string]any)
 	f, dev := c["Interfaces"].([]any)[0].(map[string]any), c["Devices"].([]any)[0].(map[string]any)

@@ -1,0 +1,275 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/report"
+)
+
+// ChangeLimit bounds a commit. What has not ended by then ends in the background. (A device abandons a verb that
+// hangs much earlier.)
+const ChangeLimit = 8 * time.Second
+
+// ErrStopping means that the daemon stops before a change has ended.
+var ErrStopping = errors.New("the daemon is stopping")
+
+var errLingers = fmt.Errorf("it has not ended within %s; it will end in the background", ChangeLimit)
+
+// Made are devices and interfaces that do not run yet.
+type Made struct {
+	devices map[string]*Device
+	ifaces  map[string]*Interface
+	in      Namespace
+	asleep  bool // the devices begin suspended
+}
+
+// Discard undoes what was made. Only interfaces that existed before remain.
+func (m Made) Discard() (err error) {
+	for _, i := range m.ifaces {
+		err = errors.Join(err, i.release(i.Adopted()))
+	}
+	for _, d := range m.devices {
+		err = errors.Join(err, d.Slot.Close())
+	}
+	return err
+}
+
+// Prepare makes what a plan adds, and devices for those that it rebuilds, and changes nothing else. in is the
+// namespace of a new interface. After an error, what was made must be discarded.
+func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Config, in Namespace) (m Made, err error) {
+	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, in: in}
+	for _, s := range p.Devices {
+		if ctx.Err() != nil {
+			return m, context.Cause(ctx)
+		}
+		if s.Change != config.Added && s.Change != config.Rebuilt {
+			continue
+		}
+		// What this daemon has open itself cannot be probed.
+		probe := !slices.ContainsFunc(was.Devices, func(c config.Device) bool { return c.Claims(&s.Is) })
+		d, err := f.newDevice(ctx, s.Is, is.Interfaces, probe)
+		if err != nil {
+			return m, fmt.Errorf("device %s: %w", s.Name, err)
+		}
+		m.devices[s.Name] = d
+	}
+	for _, s := range p.Interfaces {
+		if ctx.Err() != nil {
+			return m, context.Cause(ctx)
+		}
+		switch s.Change {
+		case config.Added:
+			i, err := f.newInterface(s.Is, m.on(f, s.Is), m.in)
+			if err != nil {
+				return m, fmt.Errorf("interface %s: %w", s.Name, err)
+			}
+			m.ifaces[s.Name] = i
+		case config.Rebuilt:
+			if s.Was.Lanes != s.Is.Lanes && f.Interface(s.Name).Elsewhere() {
+				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is in another network namespace; move it back, or keep the number", s.Name)
+			}
+		case config.Kept, config.Changed, config.Removed:
+		}
+	}
+	return m, nil
+}
+
+// on returns the device of an interface, a new one if there is one.
+func (m Made) on(f *Fleet, c config.Interface) *Device {
+	if d := m.devices[c.Device]; d != nil {
+		return d
+	}
+	return f.Device(c.Device)
+}
+
+// Commit carries out a plan with what was made for it. What it cannot do, the result says; it does
+// the rest nevertheless.
+func (f *Fleet) Commit(p config.Plan, m Made) report.Reload {
+	ctx, cancel := context.WithTimeout(f.running, ChangeLimit)
+	defer cancel()
+	ifaceErrs := f.endInterfaces(ctx, p.Interfaces)
+	deviceErrs := f.endDevices(ctx, p.Devices)
+	f.replaceDevices(p.Devices, m)
+	f.replaceInterfaces(p.Interfaces, m, ifaceErrs)
+	f.changeInterfaces(ctx, p.Interfaces, ifaceErrs)
+	return report.Reload{Devices: outcomes(p.Devices, deviceErrs), Interfaces: outcomes(p.Interfaces, ifaceErrs)}
+}
+
+// endInterfaces ends the interfaces that go, and deletes those that do not come back.
+func (f *Fleet) endInterfaces(ctx context.Context, steps []config.Step[config.Interface]) map[string]error {
+	ends := map[string]<-chan error{}
+	for _, s := range steps {
+		switch i := f.Interface(s.Name); s.Change {
+		case config.Removed:
+			ends[s.Name] = f.leave(i.run, func() error { return f.delete(i) })
+		case config.Rebuilt:
+			ends[s.Name] = f.leave(i.run, func() error { return nil })
+		case config.Added, config.Changed, config.Kept:
+		}
+	}
+	return f.await(ctx, ends)
+}
+
+// delete deletes an interface whose Run has ended. One that failed since the plan was made, such as by the
+// end of its container, is closed already.
+func (f *Fleet) delete(i *Interface) error {
+	f.mu.Lock()
+	failed := i.failure != nil
+	f.mu.Unlock()
+	if failed {
+		return nil
+	}
+	return i.Delete()
+}
+
+// endDevices ends the devices that go.
+func (f *Fleet) endDevices(ctx context.Context, steps []config.Step[config.Device]) map[string]error {
+	ends := map[string]<-chan error{}
+	for _, s := range steps {
+		if s.Change == config.Removed || s.Change == config.Rebuilt {
+			ends[s.Name] = f.leave(f.Device(s.Name).run, func() error { return nil })
+		}
+	}
+	return f.await(ctx, ends)
+}
+
+// leave ends a routine and calls last, on a goroutine that a stop waits for. The channel gets the
+// error of last.
+func (f *Fleet) leave(r routine, last func() error) <-chan error {
+	ended := make(chan error, 1)
+	f.leaving.Go(func() {
+		r.stop()
+		<-r.ended
+		ended <- last()
+	})
+	return ended
+}
+
+// await waits until ctx ends, and returns the errors by name.
+func (f *Fleet) await(ctx context.Context, ends map[string]<-chan error) map[string]error {
+	errs := map[string]error{}
+	for name, ended := range ends {
+		select {
+		case errs[name] = <-ended:
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case errs[name] = <-ended:
+		default:
+			if errs[name] = errLingers; f.running.Err() != nil {
+				errs[name] = ErrStopping
+			}
+		}
+	}
+	return errs
+}
+
+// replaceDevices changes the list of devices and those devices that change live, and starts new ones.
+func (f *Fleet) replaceDevices(steps []config.Step[config.Device], m Made) {
+	var devices []*Device
+	for _, s := range steps {
+		d := f.Device(s.Name)
+		switch s.Change {
+		case config.Added, config.Rebuilt:
+			d = m.devices[s.Name]
+		case config.Changed:
+			d.Slot.Change(s.Is)
+		case config.Kept:
+		case config.Removed:
+			continue
+		}
+		devices = append(devices, d)
+	}
+	f.mu.Lock()
+	f.devices, f.asleep = devices, f.asleep || m.asleep
+	asleep := f.asleep
+	f.mu.Unlock()
+	for _, d := range m.devices {
+		if asleep { // a later order to resume waits for Run
+			d.BeginSuspended()
+		}
+		d.begin()
+	}
+}
+
+// replaceInterfaces changes the list of interfaces and starts new ones. An interface that cannot be
+// rebuilt stays in the list as failed; errs has why.
+func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made, errs map[string]error) {
+	var ifaces, fresh, lost []*Interface
+	for _, s := range steps {
+		i := f.Interface(s.Name)
+		switch s.Change {
+		case config.Added:
+			i = m.ifaces[s.Name]
+			fresh = append(fresh, i)
+		case config.Rebuilt:
+			if errs[s.Name] != nil { // it lingers
+				f.leave(i.run, i.Close)
+				lost = append(lost, i)
+				break
+			}
+			next, err := f.rebuild(i, s, f.Device(s.Is.Device), m.in)
+			if err != nil {
+				errs[s.Name] = err
+				lost = append(lost, i)
+				break
+			}
+			i = next
+			fresh = append(fresh, i)
+		case config.Kept, config.Changed:
+		case config.Removed:
+			continue
+		}
+		ifaces = append(ifaces, i)
+	}
+	f.mu.Lock()
+	f.ifaces = ifaces
+	for n, i := range ifaces { // the steps of those that are removed come last
+		i.runtime = steps[n].Is.Runtime()
+	}
+	f.mu.Unlock()
+	for _, i := range fresh {
+		f.begin(i)
+	}
+	for _, i := range lost {
+		f.opts.Log.Error("interface cannot be rebuilt", "interface", i.Name(), "err", errs[i.Name()])
+		f.failed(i, errs[i.Name()])
+	}
+}
+
+// changeInterfaces changes interfaces live, all at the same time.
+func (f *Fleet) changeInterfaces(ctx context.Context, steps []config.Step[config.Interface], errs map[string]error) {
+	var all sync.WaitGroup
+	results := make([]error, len(steps))
+	for n, s := range steps {
+		if s.Change == config.Changed {
+			i := f.Interface(s.Name)
+			all.Go(func() { results[n] = i.Change(ctx, s.Is) })
+		}
+	}
+	all.Wait()
+	for n, s := range steps {
+		errs[s.Name] = cmp.Or(errs[s.Name], results[n])
+	}
+}
+
+// outcomes returns what was done with devices or interfaces.
+func outcomes[T config.Device | config.Interface](steps []config.Step[T], errs map[string]error) []report.Outcome {
+	out := []report.Outcome{}
+	for _, s := range steps {
+		o := report.Outcome{Name: s.Name, Change: string(s.Change), Fields: append([]string{}, s.Fields...)}
+		if err := errs[s.Name]; err != nil {
+			o.Error = err.Error()
+		}
+		out = append(out, o)
+	}
+	return out
+}

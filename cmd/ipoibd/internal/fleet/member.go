@@ -1,0 +1,213 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+)
+
+// routine is a goroutine that ends when it is stopped, or by itself.
+type routine struct {
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+func begin(do func(context.Context)) routine {
+	ctx, stop := context.WithCancel(context.Background())
+	r := routine{stop, make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		do(ctx)
+	}()
+	return r
+}
+
+// Device is a device with its HCA.
+type Device struct {
+	*device.Device
+	Name     string
+	Slot     *backend.Slot
+	portGUID hca.GUID
+	busy     bool    // another process used the HCA, or its UDP port, or it did not work, when it was constructed
+	run      routine // of Run
+	before   counted // by other processes
+}
+
+// newDevice constructs a device with the given interfaces. With probe, it opens the HCA for a
+// moment, so that a mistake, also in its interfaces, is reported at once. Without, the HCA must be
+// present.
+func (f *Fleet) newDevice(ctx context.Context, c config.Device, interfaces []config.Interface, probe bool) (*Device, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.running, cancel)()
+	slot, err := backend.New(ctx, c, backend.Options{AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log})
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	var ports []uint8
+	for _, i := range interfaces {
+		if i.Device == c.Name {
+			users, ports = append(users, i.Name), append(ports, i.Port)
+		}
+	}
+	var guid hca.GUID
+	if probe {
+		guid, err = slot.Probe(ports...)
+	} else {
+		guid, err = slot.Look()
+	}
+	busy := errors.Is(err, backend.ErrBusy) || errors.Is(err, backend.ErrBroken) // the device tries again
+	if err != nil && !busy {
+		return nil, errors.Join(err, slot.Close())
+	}
+	sharing := slot.Sharing()
+	return &Device{Name: c.Name, Slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
+		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
+		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset, Holders: sharing.Holders,
+		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
+		Journal: f.opts.Journal, Log: f.opts.Log,
+	})}, nil
+}
+
+func (d *Device) begin() {
+	d.run = begin(func(ctx context.Context) { d.Slot.Run(ctx, d.Run) })
+}
+
+// Report returns the status of the device at the time now, with what other processes have counted.
+func (d *Device) Report(now time.Time) report.Device {
+	r, info := d.Device.Report(now), d.Slot.Info()
+	r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)
+	r.Replicates, r.Peers, r.KnownPeersOnly = info.Peers != nil, append([]netip.Addr{}, info.Peers...), info.KnownPeersOnly
+	r.Counters.Add("", info.Counters)
+	d.before.addTo(&r)
+	if r.State == report.DeviceOpen {
+		r.Notices, r.Notice = append(r.Notices, info.Notices...), info.Notices.Text()
+	}
+	return r
+}
+
+// Inject injects a fault of hca/faults. Errors: backend.ErrNotOpen, hca.ErrInvalid.
+func (d *Device) Inject(fault faults.Fault) error {
+	if d.View().Session == nil {
+		return backend.ErrNotOpen
+	}
+	return d.Slot.Inject(fault)
+}
+
+// Interface is an interface with the device that it uses.
+type Interface struct {
+	*iface.Iface
+	device  *Device
+	run     routine // of Run
+	failure error   // why it has ended by itself, or could not be rebuilt; nil: it has not
+	runtime bool    // it was added at run time
+}
+
+// Namespace is the network namespace that a request to add an interface carried.
+type Namespace struct {
+	Interface string   // its name
+	File      *os.File // nil: none
+}
+
+// newInterface creates or adopts an interface.
+func (f *Fleet) newInterface(c config.Interface, d *Device, in Namespace) (*Interface, error) {
+	env := f.env(d)
+	if c.Name == in.Interface {
+		env.Namespace = in.File
+	}
+	i, err := iface.Open(c, d.portGUID, env)
+	if err != nil {
+		return nil, err
+	}
+	return &Interface{Iface: i, device: d}, nil
+}
+
+// rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
+func (f *Fleet) rebuild(was *Interface, s config.Step[config.Interface], d *Device, in Namespace) (*Interface, error) {
+	moves := s.Was.Netns != s.Is.Netns || s.Was.NetdevName() != s.Is.NetdevName()
+	if moves || s.Was.Lanes != s.Is.Lanes {
+		if err := was.release(!moves); err != nil {
+			return nil, err
+		}
+		return f.newInterface(s.Is, d, in)
+	}
+	i, err := was.Rebuild(s.Is, f.env(d))
+	if err != nil {
+		return nil, err
+	}
+	return &Interface{Iface: i, device: d}, nil
+}
+
+func (f *Fleet) env(d *Device) iface.Env {
+	return iface.Env{Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF}
+}
+
+// status returns the status of an interface, with what the interface itself does not know: that it
+// was added at run time, and that it could not be rebuilt.
+func (f *Fleet) status(m *Interface) report.Interface {
+	s := m.Status()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Runtime = m.runtime
+	if m.failure != nil && s.State != report.InterfaceFailed {
+		s.State, s.Reason, s.Detail = report.InterfaceFailed, iface.ReasonLost, m.failure.Error()
+	}
+	return s
+}
+
+// begin runs an interface. One that fails is closed at once, so that its name is free while others
+// continue.
+func (f *Fleet) begin(m *Interface) {
+	m.run = begin(func(ctx context.Context) {
+		err := m.Run(ctx)
+		if err != nil {
+			f.opts.Log.Error("interface has failed", "interface", m.Name(), "err", err)
+			f.failed(m, errors.Join(err, m.Close()))
+		}
+	})
+}
+
+// failed records the failure of an interface. If no interface is left that works, the fleet is lost,
+// unless this one was added at run time: pods end, and others come.
+func (f *Fleet) failed(m *Interface, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m.failure = err
+	if m.runtime {
+		return
+	}
+	var all error
+	for _, other := range f.ifaces {
+		if other.failure == nil {
+			return
+		}
+		all = errors.Join(all, other.failure)
+	}
+	f.opts.Lost(all)
+}
+
+// keeps reports whether an interface stays when the daemon stops. One that it created for an
+// HCA that was never free has carried no traffic, and goes unless the host has configured it.
+func (f *Fleet) keeps(m *Interface) bool {
+	return !f.opts.Remove && (m.Adopted() || !m.device.busy || m.device.Opens() > 0 || m.Configured())
+}
+
+// release closes an interface, or deletes it.
+func (m *Interface) release(keep bool) error {
+	if keep {
+		return m.Close()
+	}
+	return m.Delete()
+}

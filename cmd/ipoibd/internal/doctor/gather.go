@@ -15,7 +15,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/udp"
@@ -204,7 +203,7 @@ func (d *Device) inventory(q Query) {
 // findHolders finds the other processes with a queue of an interface whose daemon has noticed one.
 func (f *Facts) findHolders() {
 	for i := range f.Status.Interfaces {
-		if s := &f.Status.Interfaces[i]; s.Reason == iface.ReasonForeign {
+		if s := &f.Status.Interfaces[i]; s.Reason == report.ReasonForeign {
 			f.Interfaces[i].Holders = tapHolders(s.Name, f.Socket.PID)
 		}
 	}

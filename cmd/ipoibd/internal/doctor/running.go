@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -105,7 +104,7 @@ func interfaceFailed(f *Facts) []Finding {
 
 func foreignProcess(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
-		if x.Reason != iface.ReasonForeign {
+		if x.Reason != report.ReasonForeign {
 			return nil
 		}
 		out := &Finding{What: "another process has attached to the interface and receives some of its frames", Evidence: x.Because(), Advice: "stop that process; the carrier returns by itself"}
@@ -126,7 +125,7 @@ func foreignProcess(f *Facts) []Finding {
 
 func interfaceDown(f *Facts) []Finding {
 	return f.interfaces(func(x *report.Interface) *Finding {
-		if x.State != report.InterfaceDown || x.Reason != iface.ReasonAdminDown {
+		if x.State != report.InterfaceDown || x.Reason != report.ReasonAdminDown {
 			return nil
 		}
 		return &Finding{What: "the interface is down", Evidence: "it was never brought up, or it was taken down (" + x.Reason + ")", Advice: "bring it up; --up does that at the start", Command: report.Command("ip link set %s up", x.Name)}

@@ -162,7 +162,7 @@ func (f *Fleet) status(m *Interface) report.Interface {
 	defer f.mu.Unlock()
 	s.Runtime = m.runtime
 	if m.failure != nil && s.State != report.InterfaceFailed {
-		s.State, s.Reason, s.Detail = report.InterfaceFailed, iface.ReasonLost, m.failure.Error()
+		s.State, s.Reason, s.Detail = report.InterfaceFailed, report.ReasonLost, m.failure.Error()
 	}
 	return s
 }

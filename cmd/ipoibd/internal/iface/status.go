@@ -16,19 +16,6 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Reasons of the states down, waiting and failed. A recovery has a reason of qprecovery, and
-// the other states have none.
-const (
-	ReasonNone      = "none"
-	ReasonStarting  = "starting"        // ib0 was not examined yet
-	ReasonAdminDown = "admin_down"      // the operator set ib0 down
-	ReasonDevice    = "device"          // the device is not open
-	ReasonPort      = "port"            // the port is not usable as configured
-	ReasonQueuePair = "queue_pair"      // the queue pair cannot be opened; it is tried again
-	ReasonForeign   = "foreign_process" // another process has attached to ib0
-	ReasonLost      = "lost"            // ib0 was deleted, moved out of reach, cannot be watched, or could not be rebuilt
-)
-
 const (
 	// publishEvery is the minimum interval between two snapshots of an interface whose state
 	// does not change, so changes of peers may be published with that delay.
@@ -114,7 +101,7 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 func (f *Iface) Summary() string {
 	s := f.shown.snapshot.Load()
 	text := s.Name + " " + s.State
-	if s.Reason != ReasonNone {
+	if s.Reason != report.ReasonNone {
 		text += " (" + s.Reason + ")"
 	}
 	if !s.Carrier {
@@ -253,25 +240,25 @@ func (f *Iface) state() (state, reason string) {
 	ladder := f.rec.ladder.State()
 	switch {
 	case f.shown.ended && f.end != nil:
-		return report.InterfaceFailed, ReasonLost
+		return report.InterfaceFailed, report.ReasonLost
 	case f.shown.ended:
-		return report.InterfaceStopped, ReasonNone
+		return report.InterfaceStopped, report.ReasonNone
 	case !f.host.now.Present:
-		return report.InterfaceWaiting, ReasonStarting
+		return report.InterfaceWaiting, report.ReasonStarting
 	case !f.host.now.Up:
-		return report.InterfaceDown, ReasonAdminDown
+		return report.InterfaceDown, report.ReasonAdminDown
 	case f.host.custody.foreign:
-		return report.InterfaceWaiting, ReasonForeign
+		return report.InterfaceWaiting, report.ReasonForeign
 	case f.rec.att != nil && ladder == qprecovery.Healthy:
-		return report.InterfaceUp, ReasonNone
+		return report.InterfaceUp, report.ReasonNone
 	case f.rec.att != nil:
 		return report.InterfaceRecovering, f.rec.ladder.Reason().String()
 	case f.rec.dev.View().Session == nil:
-		return report.InterfaceWaiting, ReasonDevice
+		return report.InterfaceWaiting, report.ReasonDevice
 	case !slices.Contains([]qprecovery.State{qprecovery.Idle, qprecovery.Detached, qprecovery.GivenUp}, ladder):
 		return report.InterfaceWaiting, f.rec.ladder.Reason().String()
 	case !f.rec.retry.at.IsZero():
-		return report.InterfaceWaiting, ReasonQueuePair
+		return report.InterfaceWaiting, report.ReasonQueuePair
 	}
-	return report.InterfaceWaiting, ReasonPort
+	return report.InterfaceWaiting, report.ReasonPort
 }

@@ -36,7 +36,7 @@ func TestStatusWaitsForNoOne(t *testing.T) {
 		}
 		a.tap.SetUp(false)
 		synctest.Wait()
-		if s := a.iface.Status(); s.State != report.InterfaceDown || s.Reason != ReasonAdminDown || !s.Since.Equal(time.Now()) {
+		if s := a.iface.Status(); s.State != report.InterfaceDown || s.Reason != report.ReasonAdminDown || !s.Since.Equal(time.Now()) {
 			t.Errorf("%s because of %s since %v, want %v", s.State, s.Reason, s.Since, time.Now())
 		}
 	})
@@ -70,7 +70,7 @@ func TestStatusIsFresh(t *testing.T) {
 		time.Sleep(publishEvery)
 		synctest.Wait()
 		s := a.iface.Status()
-		if got := s.Counters["neigh_from_host"].Value; s.State != report.InterfaceUp || s.Reason != ReasonNone || got == before {
+		if got := s.Counters["neigh_from_host"].Value; s.State != report.InterfaceUp || s.Reason != report.ReasonNone || got == before {
 			t.Errorf("%s because of %s, %d frames through the slow path, were %d", s.State, s.Reason, got, before)
 		}
 	})

@@ -10,6 +10,19 @@ const (
 	InterfaceStopped    = "stopped"    // the daemon has ended it
 )
 
+// Reasons of the states down, waiting and failed. A recovery has a reason of qprecovery, and
+// the other states have none.
+const (
+	ReasonNone      = "none"
+	ReasonStarting  = "starting"        // ib0 was not examined yet
+	ReasonAdminDown = "admin_down"      // the operator set ib0 down
+	ReasonDevice    = "device"          // the device is not open
+	ReasonPort      = "port"            // the port is not usable as configured
+	ReasonQueuePair = "queue_pair"      // the queue pair cannot be opened; it is tried again
+	ReasonForeign   = "foreign_process" // another process has attached to ib0
+	ReasonLost      = "lost"            // ib0 was deleted, moved out of reach, cannot be watched, or could not be rebuilt
+)
+
 // Enumerations of the status; docs/status.schema.json has the same values.
 var (
 	InterfaceStates = []string{InterfaceDown, InterfaceWaiting, InterfaceUp, InterfaceRecovering, InterfaceFailed, InterfaceStopped}

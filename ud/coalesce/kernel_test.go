@@ -136,6 +136,7 @@ func TestKernelForwardsTheSameFrames(t *testing.T) {
 		in = append(in, batch.Example(i)...)
 	}
 
+	nstest.OnOneCPU(t)
 	tap.writeEach(t, clone(in))
 	one := seen(t, tap)
 	writes := tap.writeJoined(t, clone(in))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -217,29 +216,10 @@ func marker(frame []byte) []byte {
 	return append(end, make([]byte, 46)...)
 }
 
-// onOneCPU keeps the goroutine on one CPU. A veth queues what is sent on the CPU that sends it, so what is sent next on
-// another CPU can overtake it.
-func onOneCPU(t testing.TB) (undo func()) {
-	t.Helper()
-	runtime.LockOSThread()
-	var all, one unix.CPUSet
-	must(t, unix.SchedGetaffinity(0, &all))
-	for cpu := 0; one.Count() == 0; cpu++ {
-		if all.IsSet(cpu) {
-			one.Set(cpu)
-		}
-	}
-	must(t, unix.SchedSetaffinity(0, &one))
-	return func() {
-		must(t, unix.SchedSetaffinity(0, &all))
-		runtime.UnlockOSThread()
-	}
-}
-
 // cut returns the frames that the kernel makes of a frame, or the error with which it refuses it.
 func (k *kernel) cut(t testing.TB, h vnet.Header, frame []byte) (out [][]byte, err error) {
 	t.Helper()
-	defer onOneCPU(t)()
+	nstest.OnOneCPU(t)
 	err = write(k.in, h, frame)
 	must(t, write(k.in, vnet.Header{}, marker(frame)))
 	buf := make([]byte, 1<<17)

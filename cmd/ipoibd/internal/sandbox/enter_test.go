@@ -858,32 +858,16 @@ func TestScopes(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, outside := folders(t)
-	a, err := run(t, program, order{Policy: least(dir), Dir: dir, Outside: outside, Files: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deed, want := range map[string]string{
+	requireInFiles(t, least(dir), dir, outside, map[string]string{
 		"signal another process": eperm, "signal itself": done, "connect to an abstract socket": eperm, "limit another process": done,
-	} {
-		if got := a.Results[deed]; got != want {
-			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
-		}
-	}
+	})
 }
 
 // A link that takes the place of a directory after the policy was checked opens nothing.
 func TestLinkAfterTheCheck(t *testing.T) {
 	if nstest.Enter(t) {
 		return
-	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
 	}
 	dir, _ := folders(t)
 	outside := t.TempDir() // not called like ipoibd's
@@ -892,11 +876,21 @@ func TestLinkAfterTheCheck(t *testing.T) {
 	if err := os.Symlink(outside, link); err != nil {
 		t.Fatal(err)
 	}
+	requireInFiles(t, p, dir, outside, map[string]string{"create a file": eacces, "write in its directory": done})
+}
+
+// requireInFiles checks the results of deeds of a process that Landlock alone restricts.
+func requireInFiles(t *testing.T, p *Policy, dir, outside string, wants map[string]string) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	a, err := run(t, program, order{Policy: p, Dir: dir, Outside: outside, Files: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deed, want := range map[string]string{"create a file": eacces, "write in its directory": done} {
+	for deed, want := range wants {
 		if got := a.Results[deed]; got != want {
 			t.Errorf("%s: %s, want %s (missing: %q)", deed, got, want, a.Missing)
 		}

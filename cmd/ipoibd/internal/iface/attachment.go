@@ -23,24 +23,23 @@ type attachment struct {
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
 	ahs     *endpoint.AHWorkers
 	records *records
-	onTAP   *offloads
+	onTAP   *Offloads
 }
 
-// offloads are those that were last set on the TAP; they belong to the worker. The inspections of ib0
-// restore them, so a rung need not set them again, and does not wait for the kernel's lock of all
-// interfaces.
-type offloads struct {
-	wanted, got link.Offloads
-	set         bool
+// Offloads are those that were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another
+// process that continues the interface need set them again, and wait for the kernel's lock of all interfaces.
+type Offloads struct {
+	Wanted, Got link.Offloads
+	Set         bool
 }
 
 // use sets the offloads of a TAP, unless they were set before, and returns those that it accepted.
-func (o *offloads) use(tap TAP, want link.Offloads) (got link.Offloads, err error) {
-	if o.set && o.wanted == want {
-		return o.got, nil
+func (o *Offloads) use(tap TAP, want link.Offloads) (got link.Offloads, err error) {
+	if o.Set && o.Wanted == want {
+		return o.Got, nil
 	}
 	got, err = tap.SetOffloads(want)
-	*o = offloads{want, got, err == nil}
+	*o = Offloads{want, got, err == nil}
 	return got, err
 }
 

@@ -20,10 +20,10 @@ import (
 type fabric struct {
 	dev     *device.Device
 	want    port.Want
-	joined  []port.Group // at a subnet administrator, which is not implemented yet: none
-	att     *attachment  // in use; nil: none
-	coming  *attachment  // being opened; nil: none
-	onTAP   offloads
+	joined  []port.Group    // at a subnet administrator, which is not implemented yet: none
+	att     *attachment     // in use; nil: none
+	coming  *attachment     // being opened; nil: none
+	onTAP   Offloads        // belongs to the worker while that is busy
 	used    uint64          // instance of the session that was used last
 	seen    *device.Session // of the view that the ladder knows; nil: none
 	aim     target          // of retry

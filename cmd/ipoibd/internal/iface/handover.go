@@ -29,13 +29,14 @@ const (
 
 // State is what another process needs to continue an interface. The descriptors belong to TAP.
 type State struct {
-	TAP     link.Handed
-	QPN     hca.QPN // 0: it has no queue pair
-	Adopted bool
-	MTU     MTUState
-	Peers   []neigh.PeerInfo
-	Before  Before
-	Ladder  qprecovery.Handed
+	TAP      link.Handed
+	Offloads Offloads // of the TAP
+	QPN      hca.QPN  // 0: it has no queue pair
+	Adopted  bool
+	MTU      MTUState
+	Peers    []neigh.PeerInfo
+	Before   Before
+	Ladder   qprecovery.Handed
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -225,7 +226,7 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 		}
 		s.QPN = f.rec.att.self.QPN
 	}
-	s.Adopted, s.MTU = f.host.adopted, f.host.mtu
+	s.Adopted, s.MTU, s.Offloads = f.host.adopted, f.host.mtu, f.rec.onTAP
 	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
 	s.Before = f.counted()
@@ -358,6 +359,9 @@ func (f *Iface) continues(s State) {
 	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
 	f.host.mtu = s.MTU
 	f.host.custody.wantCarrier = s.TAP.Carrier
+	if s.Offloads.Got == s.TAP.Offloads {
+		f.rec.onTAP = s.Offloads
+	}
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
 	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)

@@ -10,6 +10,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/link/linktest"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 )
@@ -165,6 +166,45 @@ func TestLeave(t *testing.T) {
 			t.Error("an interface that has ended was parked")
 		}
 	})
+}
+
+// The next process knows which offloads the TAP has, so it does not wait for the kernel's lock of all interfaces to set
+// them again, unless the TAP has others than the state says.
+func TestOffloadsAreHandedOver(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		p, err := a.iface.Park(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := p.State()
+		if err != nil || !s.Offloads.Set || s.Offloads.Got == 0 {
+			t.Fatalf("%+v, %v", s.Offloads, err)
+		}
+		for _, on := range []link.Offloads{s.Offloads.Got, 0} {
+			s.TAP.Offloads = on
+			device, set := &tap{Fake: linktest.NewFake("ib0")}, false
+			next := newIface(t, device, a.dev, testConfig())
+			next.continues(s)
+			if got, err := next.rec.onTAP.use(&noting{device, &set}, s.Offloads.Wanted); err != nil || got != s.Offloads.Got || set != (on == 0) {
+				t.Errorf("the TAP has %v: got %v, %v, set again: %t", on, got, err, set)
+			}
+			if err := next.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		p.Resume()
+	})
+}
+
+// noting notes that offloads are set.
+type noting struct {
+	*tap
+	set *bool
+}
+
+func (n *noting) SetOffloads(want link.Offloads) (link.Offloads, error) {
+	*n.set = true
+	return n.tap.SetOffloads(want)
 }
 
 // A flood of peers that were only heard does not delay a hand-over: all that are in use are handed over,

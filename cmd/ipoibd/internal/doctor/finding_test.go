@@ -177,7 +177,7 @@ var diagnoses = []struct {
 	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{PID: 9} }, "name_in_use", "process 9", "kill 9"},
 	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{} }, "name_in_use", "unknown", ""},
 	{"a start is not examined while a daemon runs", busy, func(f *Facts) {
-		f.Tun, f.Control, f.Process.Files, f.Interfaces[0].Available = link.ErrNoTun, unix.EROFS, 40, &link.OwnedError{}
+		f.Tun, f.Control, f.Process.Files, f.Interfaces[0].Available = link.ErrNoTun, unix.EROFS, 45, &link.OwnedError{}
 	}, "", "", ""},
 	{"no eBPF", idle, func(f *Facts) { f.Process.Caps &^= 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_ADMIN }, "no_ebpf", "without CAP_BPF", "ipoibd run --ebpf=false"},
 	{"no eBPF, not wanted", idle, func(f *Facts) {
@@ -271,6 +271,7 @@ var diagnoses = []struct {
 		f.NeighboursEarlier = []NeighbourTable{{"arp_cache", 1000, 1024, 5}, {"ndisc_cache", 1024, 1024, 7}}
 		f.Neighbours = []NeighbourTable{{"arp_cache", 1024, 1024, 12}, {"ndisc_cache", 1024, 1024, 7}}
 	}, "neighbours_full", "arp_cache has 1024 entries of at most 1024, and had no room for 7 more", "sysctl -w net.ipv4.neigh.default.gc_thresh2=8192 net.ipv4.neigh.default.gc_thresh3=16384"},
+	{"few files are left", busy, func(f *Facts) { f.Status.FDs, f.Process.Files = 49, 59 }, "files_nearly_exhausted", "49 are open, RLIMIT_NOFILE is 59", "prlimit --pid 7 --nofile=4096"},
 	{"files", busy, func(f *Facts) { f.Status.FDs = 922 }, "files_nearly_exhausted", "922 are open, RLIMIT_NOFILE is 1024", "prlimit --pid 7 --nofile=4096"},
 	{"files are not counted", busy, func(f *Facts) { f.Status.FDs = -1 }, "", "", ""},
 	{"an old daemon", busy, func(f *Facts) { f.Version = "v2" }, "other_version", "the daemon is v1, this program v2", "kill 7 && ipoibd run"},

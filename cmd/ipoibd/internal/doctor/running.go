@@ -277,8 +277,11 @@ func otherVersion(f *Facts) []Finding {
 	}}
 }
 
+// spareFiles is how many descriptors the daemon opens for a moment at most, such as to inspect its interfaces.
+const spareFiles = 12
+
 func filesNearlyExhausted(f *Facts) []Finding {
-	if f.Status == nil || !f.Process.known() || f.Status.FDs < 0 || uint64(f.Status.FDs) < f.Process.Files-f.Process.Files/10 {
+	if f.Status == nil || !f.Process.known() || f.Status.FDs < 0 || uint64(f.Status.FDs)+max(spareFiles, f.Process.Files/10) < f.Process.Files {
 		return nil
 	}
 	return []Finding{{

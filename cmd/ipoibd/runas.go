@@ -6,9 +6,7 @@ import (
 	"io/fs"
 	"os"
 	osuser "os/user"
-	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/sandbox"
@@ -22,12 +20,21 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || !sandbox.CanLeaveRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
 			return nil, nil
 		}
-		if uid, ok := listenerOf(cfg.Control); ok && f.takeOver { // a daemon is taken over by one of the same user
-			giver, err := osuser.LookupId(strconv.Itoa(uid))
-			if err != nil {
-				return nil, err
+		if f.takeOver { // a daemon is taken over by one of the same user
+			uid, err := sandbox.SocketUser(cfg.Control)
+			if err == nil && uid == 0 {
+				return nil, nil
 			}
-			name = giver.Username
+			var giver *osuser.User
+			if err == nil {
+				giver, err = osuser.LookupId(strconv.Itoa(uid))
+			}
+			switch {
+			case err == nil:
+				name = giver.Username
+			case !errors.Is(err, fs.ErrNotExist):
+				return nil, fmt.Errorf("cannot tell as which user the running daemon runs: %w; name that user with --user", err)
+			}
 		}
 	}
 	switch {
@@ -44,16 +51,4 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 		return nil, fmt.Errorf("--user: %w", err)
 	}
 	return found, nil
-}
-
-// listenerOf returns the user who has made a control socket, and whether no other user could have: one who can
-// would choose as whom the daemon runs.
-func listenerOf(socket string) (uid int, ok bool) {
-	dir, errDir := os.Lstat(filepath.Dir(socket))
-	info, err := os.Lstat(socket)
-	if err != nil || errDir != nil || info.Mode().Type() != fs.ModeSocket || dir.Mode().Perm()&0o022 != 0 {
-		return 0, false
-	}
-	user, creator := info.Sys().(*syscall.Stat_t).Uid, dir.Sys().(*syscall.Stat_t).Uid
-	return int(user), creator == user || creator == 0
 }

@@ -727,6 +727,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	node := filepath.Join(base, "ipoibd", "node")
 	theirs := filepath.Join(base, "ipoibd", "theirs")
 	below := filepath.Join(base, "ipoibd", "below") // another user could replace what is in it by a link
 	err := errors.Join(
@@ -734,6 +735,7 @@ func TestAdopt(t *testing.T) {
 		os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // anyone may replace what is in it
 		os.Chown(filepath.Join(base, "theirs"), stranger, stranger),
 		os.WriteFile(theirs, nil, 0o600), os.Chown(theirs, stranger, stranger),
+		unix.Mkfifo(node, 0o600), os.Symlink("nowhere", filepath.Join(base, "ipoibd", "link")),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -743,7 +745,7 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{
-		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/theirs": stranger, "ipoibd/below": stranger, "ipoibd/below/roots": 0, "new": 65534,
+		"ipoibd": 65534, "ipoibd/holders": 65534, "ipoibd/link": 65534, "ipoibd/node": 0, "ipoibd/theirs": stranger, "ipoibd/below": stranger, "ipoibd/below/roots": 0, "new": 65534,
 		"app": 0, "app/data": 0, "open/ipoibd": 0, "theirs/ipoibd": 0,
 	} {
 		var st unix.Stat_t
@@ -804,35 +806,46 @@ func TestAdoptFollowsNoLink(t *testing.T) {
 	}
 }
 
-// A daemon of root that listens keeps its directory, also when it is too busy to answer. A socket that nobody
-// listens on, and one in a directory without a control socket, do not matter.
+// A daemon of root that listens keeps its directory, also when it is too busy to answer, or when its socket is further
+// below. A socket that nobody listens on, one that nobody can connect to, and one in a directory without a control
+// socket, do not matter.
 func TestAdoptFindsDaemonOfRoot(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
+	const nobodyListens = -1
 	for _, c := range []struct {
 		name    string
-		backlog int // -1: nobody listens
+		kind    int
+		backlog int
 		private bool
+		below   string
 		want    bool
-	}{{"listens", 8, false, true}, {"is busy", 0, false, true}, {"has ended", -1, false, false}, {"is of another program", 8, true, false}} {
+	}{
+		{"listens", unix.SOCK_STREAM, 8, false, "", true},
+		{"listens further below", unix.SOCK_STREAM, 8, false, "other", true},
+		{"is busy", unix.SOCK_STREAM, 0, false, "", true},
+		{"has ended", unix.SOCK_STREAM, nobodyListens, false, "", false},
+		{"receives datagrams", unix.SOCK_DGRAM, nobodyListens, false, "", false},
+		{"is of another program", unix.SOCK_STREAM, 8, true, "", false},
+	} {
 		dir := filepath.Join(t.TempDir(), "ipoibd")
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, c.below), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		socket := func() int {
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+			fd, err := unix.Socket(unix.AF_UNIX, c.kind|unix.SOCK_NONBLOCK, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { unix.Close(fd) })
 			return fd
 		}
-		fd, addr := socket(), &unix.SockaddrUnix{Name: filepath.Join(dir, "s")}
+		fd, addr := socket(), &unix.SockaddrUnix{Name: filepath.Join(dir, c.below, "s")}
 		if err := unix.Bind(fd, addr); err != nil {
 			t.Fatal(err)
 		}
-		if c.backlog >= 0 {
+		if c.backlog != nobodyListens {
 			if err := unix.Listen(fd, c.backlog); err != nil {
 				t.Fatal(err)
 			}
@@ -848,6 +861,9 @@ func TestAdoptFindsDaemonOfRoot(t *testing.T) {
 		err := (&User{UID: 65534, GID: 65534}).adopt(p)
 		if got := err != nil && strings.Contains(err.Error(), "stop it first"); got != c.want || !c.want && err != nil {
 			t.Errorf("%s: %v", c.name, err)
+		}
+		if info, err := os.Lstat(dir); err != nil || owned(info) != c.want {
+			t.Errorf("%s: the directory is root's: %t, want %t (%v)", c.name, owned(info), c.want, err)
 		}
 	}
 }

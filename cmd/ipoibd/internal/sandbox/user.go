@@ -61,6 +61,39 @@ func LookupUser(name string) (*User, error) {
 	return &u, err
 }
 
+// SocketUser returns the user who has made a control socket. It returns an error if another user could have made it, who
+// would choose as whom the daemon runs: the directory of the socket must be root's or that user's, those above it root's,
+// and others may not replace anything in them.
+func SocketUser(socket string) (uid int, err error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(socket)) // a link above it may be systemd's, of DynamicUser=
+	if err != nil {
+		return 0, err
+	}
+	info, err := os.Lstat(filepath.Join(dir, filepath.Base(socket)))
+	if err != nil {
+		return 0, err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return 0, fmt.Errorf("%s is not a socket", socket)
+	}
+	user := info.Sys().(*syscall.Stat_t).Uid
+	for last, below := dir, user; ; dir = filepath.Dir(dir) {
+		above, err := os.Lstat(dir)
+		if err != nil {
+			return 0, err
+		}
+		owner := above.Sys().(*syscall.Stat_t).Uid
+		sticky := above.Mode()&fs.ModeSticky != 0 && below == 0 && dir != last // as /tmp: what is root's stays there
+		if owner != 0 && (owner != user || dir != last) || above.Mode().Perm()&0o022 != 0 && !sticky {
+			return 0, fmt.Errorf("users other than root can change %s", dir)
+		}
+		if dir == "/" {
+			return int(user), nil
+		}
+		below = owner
+	}
+}
+
 // become makes this process one of the user. The calling thread keeps its capabilities.
 func (u *User) become() error {
 	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil { // execve ends it
@@ -105,51 +138,20 @@ func (u *User) adopt(p Policy) error {
 		if !roots(dir) || !created && !own(dir) {
 			continue
 		}
-		if slices.Contains(p.Write, dir) { // a control socket is in one of these
-			if err := silent(dir); err != nil {
-				return err
-			}
-		}
-		if err := u.own(dir); err != nil {
-			return fmt.Errorf("change the owner of %s to user %d, which the daemon runs as: %w", dir, u.UID, err)
+		if err := u.give(dir, slices.Contains(p.Write, dir)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// silent returns an error if a program of root answers on a socket in a directory.
-func silent(dir string) error {
-	entries, err := os.ReadDir(dir)
+// give gives the user a directory and root's files in it. A container to which the directory is mounted may
+// change it meanwhile: what is reached is always in the directory. With sockets, give returns an error if a program of
+// root listens on a socket in it.
+func (u *User) give(dir string, sockets bool) error {
+	root, err := openReal(dir)
 	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		path := filepath.Join(dir, entry.Name())
-		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSocket || !owned(info) {
-			continue
-		}
-		c, err := net.DialTimeout("unix", path, time.Second)
-		if err == nil {
-			c.Close()
-		} else if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		return fmt.Errorf("a daemon that runs as root listens on %s; stop it first", path)
-	}
-	return nil
-}
-
-// own gives the user a directory and root's files in it. A container to which the directory is mounted may
-// change it meanwhile: what is reached is always in the directory.
-func (u *User) own(dir string) error {
-	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
-	if err != nil {
-		return os.NewSyscallError("openat2", err)
-	}
-	defer unix.Close(fd)
-	root, err := os.OpenRoot(descriptor(fd))
-	if err != nil {
-		return err
+		return fmt.Errorf("open %s to give it to user %d, which the daemon runs as: %w", dir, u.UID, err)
 	}
 	defer root.Close()
 	var paths []string // the parent comes first
@@ -159,21 +161,60 @@ func (u *User) own(dir string) error {
 		}
 		info, err := root.Lstat(path)
 		switch {
-		case err != nil: // it is another one now
+		case err != nil || !owned(info): // it is another one now, or a stranger's
+			if info != nil && info.IsDir() {
+				return fs.SkipDir
+			}
 			return nil
 		case info.IsDir() && !onlyRoots(info):
 			return fs.SkipDir
-		case owned(info):
-			paths = append(paths, path)
+		case info.Mode().Type()&^(fs.ModeDir|fs.ModeSocket|fs.ModeSymlink) != 0:
+			return nil // a device or a pipe
+		case info.Mode().Type() == fs.ModeSocket && sockets && listens(filepath.Join(dir, path)):
+			return fmt.Errorf("a daemon that runs as root listens on %s; stop it first", filepath.Join(dir, path))
 		}
+		paths = append(paths, path)
 		return nil
 	})
 	for _, path := range slices.Backward(paths) {
-		if failed := root.Lchown(path, u.UID, u.GID); path == "." { // others may be gone
-			err = errors.Join(err, failed)
+		if err != nil {
+			return err
+		}
+		if failed := root.Lchown(path, u.UID, u.GID); failed != nil && path == "." { // others may be gone
+			err = fmt.Errorf("change the owner of %s to user %d, which the daemon runs as: %w", dir, u.UID, failed)
 		}
 	}
 	return err
+}
+
+// openReal opens a directory whose path has no links.
+func openReal(dir string) (*os.Root, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	itself, err := root.Open(".")
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	defer itself.Close()
+	real, err := os.Readlink(descriptor(int(itself.Fd())))
+	if err == nil && real != filepath.Clean(dir) {
+		err = fmt.Errorf("its path leads to %s", real)
+	}
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return root, nil
+}
+
+// listens reports whether a program listens on a socket with a path, even if it is too busy to answer.
+func listens(path string) bool {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil || errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // descriptor returns a path to what a descriptor of this process refers to.

@@ -8,12 +8,16 @@ package journal
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 )
 
 // Size of the ring: enough for some hundred recoveries, well below a megabyte.
 const Size = 1024
+
+// maxText is the length to which the text of an entry is cut, in bytes: lists of processes, for example, have no limit.
+const maxText = 8 << 10
 
 // Journal is a ring of entries. Any goroutine may call its methods.
 type Journal struct {
@@ -33,6 +37,9 @@ func New() *Journal { return &Journal{added: make(chan struct{})} }
 func (j *Journal) Add(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
+	}
+	if len(e.Text) > maxText {
+		e.Text = strings.ToValidUTF8(e.Text[:maxText], "") + "..."
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // keeping keeps a journal in a file, until the caller calls the function.
@@ -87,6 +88,21 @@ func TestEventsAreKeptAtOnce(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the entry is not in the file")
 		}
+	}
+}
+
+// However long the text of an event is, the file with it can be read.
+func TestLongTextIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	j := New()
+	end := keeping(t, j, path)
+	for _, text := range []string{strings.Repeat("\x01", 1<<20), strings.Repeat("ä", 1<<20), "short"} {
+		j.Add(Entry{Scope: "ib0", Kind: KindNote, Text: text, Time: at(0)})
+	}
+	end()
+	got := loaded(t, path).Since(0)
+	if len(got) != 3 || got[2].Text != "short" || len(got[0].Text) != maxText+3 || !utf8.ValidString(got[1].Text) {
+		t.Errorf("%d entries", len(got))
 	}
 }
 

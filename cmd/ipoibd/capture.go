@@ -132,8 +132,12 @@ func (f *newFile) Write(b []byte) (n int, err error) {
 // a link, that another user has put there. Only its owner can read it. A pipe or a device is opened as it is,
 // unless it belongs to a user other than this one or root. So is a descriptor that the caller has passed.
 func replaceFile(path string) (*os.File, error) {
-	link, _ := os.Readlink(path) // of /dev/stdout: /proc/self/fd/1
-	for _, name := range []string{path, link} {
+	names := []string{path}
+	if filepath.Dir(path) == "/dev" { // /dev/stdout is a link to /proc/self/fd/1; elsewhere, anyone may have made it
+		link, _ := os.Readlink(path)
+		names = append(names, link)
+	}
+	for _, name := range names {
 		if dir := filepath.Dir(name); dir == "/dev/fd" || dir == "/proc/self/fd" {
 			return os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0) // not by path, which may lead elsewhere by now
 		}

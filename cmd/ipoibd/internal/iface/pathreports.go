@@ -148,7 +148,10 @@ func (f *Iface) examine(now time.Time) {
 		return
 	}
 	if peers := peersAt(r.claim.To, f.nbrs.table.Peers()); len(peers) > 0 {
-		p := peers[(r.tries-1)%len(peers)]
+		p := peers[0]
+		if r.tries > 1 { // an invented peer to which the host sends data must not be the only one that is asked
+			p = peers[rand.IntN(len(peers))]
+		}
 		f.nbrs.step(neigh.Ping{GID: p.GID, QPN: p.QPN, ID: r.id, Size: r.size})
 	}
 }

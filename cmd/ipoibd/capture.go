@@ -133,8 +133,9 @@ func (f *newFile) Write(b []byte) (n int, err error) {
 // unless it belongs to a user other than this one or root. So is a descriptor that the caller has passed.
 func replaceFile(path string) (*os.File, error) {
 	names := []string{path}
-	if filepath.Dir(path) == "/dev" { // /dev/stdout is a link to /proc/self/fd/1; elsewhere, anyone may have made it
-		link, _ := os.Readlink(path)
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode().Type() == fs.ModeSymlink && trusted(info) {
+		link, _ := os.Readlink(path) // of /dev/stdout: /proc/self/fd/1
 		names = append(names, link)
 	}
 	for _, name := range names {
@@ -142,7 +143,6 @@ func replaceFile(path string) (*os.File, error) {
 			return os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0) // not by path, which may lead elsewhere by now
 		}
 	}
-	info, err := os.Lstat(path)
 	const other = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice
 	if err != nil || info.Mode()&other == 0 {
 		return kernel.Replace(path, func(*os.File) error { return nil })
@@ -152,12 +152,18 @@ func replaceFile(path string) (*os.File, error) {
 		return nil, err
 	}
 	if info, err = to.Stat(); err == nil {
-		if owner := info.Sys().(*syscall.Stat_t).Uid; owner == 0 || owner == uint32(os.Geteuid()) {
+		if trusted(info) {
 			return to, nil
 		}
 		err = fmt.Errorf("%s belongs to another user", path)
 	}
 	return nil, errors.Join(err, to.Close())
+}
+
+// trusted reports whether a file belongs to root or this user.
+func trusted(file fs.FileInfo) bool {
+	owner := file.Sys().(*syscall.Stat_t).Uid
+	return owner == 0 || owner == uint32(os.Geteuid())
 }
 
 func (f *newFile) Close() error {

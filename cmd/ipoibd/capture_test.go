@@ -126,6 +126,28 @@ func TestCaptureToADescriptor(t *testing.T) {
 	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
 		t.Errorf("the link has become %v, %v", info.Mode(), err)
 	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	// Another user's link to a descriptor of this program is replaced.
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if err := errors.Join(os.Remove(link), os.Symlink(fmt.Sprintf("/proc/self/fd/%d", in.Fd()), link), os.Lchown(link, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ipoibd(t, "capture", "--control", path, "--write", link); err != nil {
+		t.Error(err)
+	}
+	in.Close()
+	if text, err := io.ReadAll(out); err != nil || len(text) > 0 {
+		t.Errorf("through another user's link: %q, %v", text, err)
+	}
+	if info, err := os.Lstat(link); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("another user's link has become %v, %v", info.Mode(), err)
+	}
 }
 
 // A mistake is reported before anything is asked of the daemon, and a refusal leaves the file

@@ -59,5 +59,5 @@ func (p *Portions) Next(n int) ([]int, error) {
 	return some, nil
 }
 
-// Close closes those that nobody has taken.
+// Close closes the remaining descriptors.
 func (p *Portions) Close() { CloseAll(p.FDs) }

@@ -17,7 +17,7 @@ import (
 // addr1 is the underlay address of the device.
 var addr1 = netip.MustParseAddr("10.0.0.1")
 
-// session is an open device whose events nobody reads.
+// session is an open device that delivers no events.
 type session struct{ *guard.Device }
 
 func (session) Watch(hca.ObjectID, func(hca.AsyncEvent)) (stop func()) { return func() {} }

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	AllowFaults bool // faults may be injected
 	Remove      bool // delete the interfaces at the stop
-	// OpenRDMA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if there is none, or no
-	// way to open it.
+	// OpenRDMA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if the device does not exist
+	// or this program cannot open RDMA devices.
 	OpenRDMA func(name string) (hca.Device, error)
 	Programs *bpf.Programs // for the interfaces with eBPF; nil: there are none
 	Journal  *journal.Journal

@@ -156,8 +156,8 @@ func (f *Iface) examine(now time.Time) {
 	}
 }
 
-// peersAt returns those of the peers that are at an address of the underlay, which are the likeliest to exist first:
-// anyone can invent peers there, but only the host sends data to one.
+// peersAt returns the peers at an address of the underlay, most recently used first: anyone can invent peers there, but
+// the host sends data to few of them.
 func peersAt(to netip.Addr, peers []neigh.PeerInfo) []neigh.PeerInfo {
 	gid := hca.GIDFromAddr(to)
 	peers = slices.DeleteFunc(peers, func(p neigh.PeerInfo) bool { return p.GID != gid })

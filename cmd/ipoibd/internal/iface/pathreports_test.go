@@ -139,8 +139,7 @@ func TestPathReportsAreBounded(t *testing.T) {
 	}
 }
 
-// Of many peers at an address, most of which somebody may have invented, those are asked to which the host sent data
-// last.
+// Most peers at an address may be invented, so those that the host sent data to most recently come first.
 func TestPeersAt(t *testing.T) {
 	here, there := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.8")
 	var peers []neigh.PeerInfo

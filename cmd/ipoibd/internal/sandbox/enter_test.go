@@ -806,9 +806,8 @@ func TestAdoptFollowsNoLink(t *testing.T) {
 	}
 }
 
-// A daemon of root that listens keeps its directory, also when it is too busy to answer, or when its socket is further
-// below. A socket that nobody listens on, one that nobody can connect to, and one in a directory without a control
-// socket, do not matter.
+// A root daemon that listens keeps its directory, even if it is too busy to answer or its socket is in a subdirectory.
+// Stale sockets, datagram sockets, and sockets in directories that hold no control socket do not count.
 func TestAdoptFindsDaemonOfRoot(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -61,8 +61,8 @@ func LookupUser(name string) (*User, error) {
 	return &u, err
 }
 
-// SocketUser returns the user who has made a control socket. It returns an error if another user could have made it, who
-// would choose as whom the daemon runs: the directory of the socket must be root's or that user's, those above it root's,
+// SocketUser returns the owner of a control socket. It returns an error if another user could have created the socket,
+// and so chosen the user that the daemon runs as: the directory of the socket must be root's or that user's, those above it root's,
 // and others may not replace anything in them.
 func SocketUser(socket string) (uid int, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(socket)) // a link above it may be systemd's, of DynamicUser=

@@ -19,7 +19,7 @@ func TestSocketUser(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		make  func(dir, socket string) error
-		owner int // of the socket; -1: nobody is believed
+		owner int // of the socket; -1: an error
 	}{
 		{"of root", func(_, socket string) error { return listenOn(socket) }, 0},
 		{"of a user, in a directory of that user", func(dir, socket string) error {

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"syscall"
 
@@ -45,19 +44,3 @@ func Peer(c syscall.Conn) (peer *unix.Ucred, err error) {
 	})
 	return peer, errors.Join(cerr, err)
 }
-
-// Portions divides descriptors among their owners.
-type Portions struct{ FDs []int }
-
-// Next returns the next n descriptors. The caller owns them.
-func (p *Portions) Next(n int) ([]int, error) {
-	if n < 0 || n > len(p.FDs) {
-		return nil, fmt.Errorf("%d descriptors are left, want %d", len(p.FDs), n)
-	}
-	some := p.FDs[:n:n]
-	p.FDs = p.FDs[n:]
-	return some, nil
-}
-
-// Close closes the remaining descriptors.
-func (p *Portions) Close() { CloseAll(p.FDs) }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -54,18 +53,5 @@ func TestPeer(t *testing.T) {
 	c.Close()
 	if peer, err := Peer(c.(*net.UnixConn)); err == nil {
 		t.Errorf("after Close: %+v", peer)
-	}
-}
-
-// Each descriptor has one owner, and none is given out twice, whatever the numbers are that another process has sent.
-func TestPortions(t *testing.T) {
-	p := Portions{FDs: []int{4, 5}}
-	for _, c := range []struct {
-		n    int
-		want []int
-	}{{-1, nil}, {3, nil}, {1, []int{4}}, {0, []int{}}, {2, nil}, {1, []int{5}}, {1, nil}} {
-		if got, err := p.Next(c.n); !slices.Equal(got, c.want) || (err != nil) != (c.want == nil) {
-			t.Errorf("next %d: %v, %v; want %v", c.n, got, err, c.want)
-		}
 	}
 }

@@ -15,13 +15,21 @@ var (
 	gidTypeNames   = []string{"IB", "RoCE v1", "RoCE v2"}
 	transportNames = []string{"hardware", "software"}
 	opcodeNames    = []string{"SEND", "RECV"}
+	kindNames      = []string{"unknown", "total", "drop", "error", "gauge"}
 )
 
-func (s PortState) String() string { return nameOf(portStateNames, int(s)) }
-func (l LinkLayer) String() string { return nameOf(linkLayerNames, int(l)) }
-func (t GIDType) String() string   { return nameOf(gidTypeNames, int(t)) }
-func (t Transport) String() string { return nameOf(transportNames, int(t)) }
-func (o WCOpcode) String() string  { return nameOf(opcodeNames, int(o)) }
+func (s PortState) String() string   { return nameOf(portStateNames, int(s)) }
+func (l LinkLayer) String() string   { return nameOf(linkLayerNames, int(l)) }
+func (t GIDType) String() string     { return nameOf(gidTypeNames, int(t)) }
+func (t Transport) String() string   { return nameOf(transportNames, int(t)) }
+func (o WCOpcode) String() string    { return nameOf(opcodeNames, int(o)) }
+func (k CounterKind) String() string { return nameOf(kindNames, int(k)) }
+
+// MarshalText writes the kind's name.
+func (k CounterKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads the kind's name.
+func (k *CounterKind) UnmarshalText(b []byte) error { return byName(k, kindNames, b) }
 
 // MarshalText writes the state's name.
 func (s PortState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -3,9 +3,9 @@ package hca
 // SGE is one entry of a scatter/gather list, laid out as struct ibv_sge
 // (infiniband/verbs.h), so that a backend can pass lists by address.
 type SGE struct {
-	Addr   uint64
-	Length uint32 // bytes
-	LKey   uint32
+	Addr   uint64 `json:"addr"`
+	Length uint32 `json:"length"` // bytes
+	LKey   uint32 `json:"lkey"`
 }
 
 // SendFlags are the flags of a send (enum ibv_send_flags).

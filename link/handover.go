@@ -7,51 +7,38 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
-// Handed describes a TAP that another process continues. Its descriptors are the queues, in order,
-// and then the note, if there is one.
-type Handed struct {
-	Name                    string // with which it was opened
-	Netns                   string // Spec.Netns
-	Queues                  int
-	QueueLen, LargeQueueLen int
-	Carrier                 bool
-	Offloads                Offloads
-	Note                    string // path of the file that names the holder; empty: there is none
+// handedTAP is the part "tap" of a capsule: a TAP, whose queues are its descriptors, in order.
+type handedTAP struct {
+	Name          string   `json:"name"` // with which it was opened
+	Netns         string   `json:"netns"`
+	QueueLen      int      `json:"txqueuelen"`
+	LargeQueueLen int      `json:"large_txqueuelen"`
+	Carrier       bool     `json:"carrier"`
+	Offloads      Offloads `json:"offloads"` // TUN_F_*
 }
 
-// HandOver returns what another process needs to continue the interface, with duplicates of the
-// descriptors, which the caller closes. The state of ib0 does not change. Meanwhile no goroutine may
-// call the other methods.
-func (t *TAP) HandOver() (h Handed, fds []int, err error) {
+// Export puts what another process needs to continue the interface into a capsule: the parts "tap", and "note" (the file
+// that names the holder, with its path) if there is one. The state of ib0 does not change. Meanwhile no goroutine may call
+// the other methods.
+func (t *TAP) Export(w *capsule.Writer) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	h = Handed{
-		Name: t.name, Netns: t.netns, Queues: len(t.queues), QueueLen: t.queueLen, LargeQueueLen: t.largeQueueLen,
-		Carrier: t.wantCarrier, Offloads: t.offloads,
+	queues := make([]syscall.Conn, len(t.queues))
+	for i, q := range t.queues {
+		queues[i] = q.file
 	}
-	files := make([]*os.File, 0, len(t.queues)+1)
-	for _, q := range t.queues {
-		files = append(files, q.file)
-	}
+	w.Put("tap", handedTAP{t.name, t.netns, t.queueLen, t.largeQueueLen, t.wantCarrier, t.offloads}, queues...)
 	if t.note != nil {
-		h.Note = t.note.Name()
-		files = append(files, t.note)
+		w.Put("note", t.note.Name(), t.note)
 	}
-	for _, f := range files {
-		fd, err := kernel.Duplicate(f)
-		if err != nil {
-			kernel.CloseAll(fds)
-			return Handed{}, nil, fmt.Errorf("hand over %s: %w", t.name, err)
-		}
-		fds = append(fds, fd)
-	}
-	return h, fds, nil
 }
 
 // GiveUp leaves ib0 to the process that continues it: from then on, Close only closes the queues.
@@ -71,43 +58,50 @@ func (t *TAP) Own() {
 	}
 }
 
-// Inherit continues the interface of another process, whose descriptors it owns from then on, also
-// after an error. It changes nothing: until Own, Close only closes the queues. Errors: ErrSpec,
-// ErrGone, ErrPermission, and the system's.
-func Inherit(h Handed, fds []int) (t *TAP, err error) {
-	want := h.Queues
-	if h.Note != "" {
-		want++
+// Import continues the interface of another process. It changes nothing: until Own, Close only closes the queues. Errors:
+// capsule.ErrMissing, ErrSpec, ErrGone, ErrPermission, and the system's.
+func Import(r *capsule.Reader) (t *TAP, err error) {
+	var h handedTAP
+	fds, err := r.Take("tap", &h)
+	if err != nil {
+		return nil, err
 	}
-	var files []*os.File
-	for i, fd := range fds {
-		name := tunPath
-		if i == h.Queues {
-			name = h.Note // by which removeNote removes it
-		}
-		files = append(files, os.NewFile(uintptr(fd), name))
+	var queues []*os.File
+	for _, fd := range fds {
+		queues = append(queues, os.NewFile(uintptr(fd), tunPath))
 	}
-	if t, err = inherit(h, files, want); err != nil {
-		for _, f := range files {
+	if t, err = h.open(queues); err != nil {
+		for _, f := range queues {
 			_ = f.Close()
 		}
 		return nil, fmt.Errorf("take over %s: %w", h.Name, err)
 	}
+	t.note = importNote(r)
 	return t, nil
 }
 
-func inherit(h Handed, files []*os.File, want int) (_ *TAP, err error) {
-	spec := Spec{Name: h.Name, Netns: h.Netns, MAC: [6]byte{2}, MTU: MinMTU, TxQueueLen: h.QueueLen, LargeTxQueueLen: h.LargeQueueLen, Queues: h.Queues}
+// importNote returns the file that names the holder, or nil. Without it, errors of other processes do not name this one.
+func importNote(r *capsule.Reader) *os.File {
+	var path string
+	fds, err := r.Take("note", &path)
+	if err != nil || len(fds) != 1 || filepath.Dir(path) != notesDir {
+		kernel.CloseAll(fds)
+		return nil
+	}
+	return os.NewFile(uintptr(fds[0]), path) // by which removeNote removes it
+}
+
+func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {
+	spec := Spec{Name: h.Name, Netns: h.Netns, MAC: [6]byte{2}, MTU: MinMTU, TxQueueLen: h.QueueLen, LargeTxQueueLen: h.LargeQueueLen, Queues: len(queues)}
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	if h.Queues < 1 || len(files) != want || slices.Contains(files, nil) || h.Offloads&^AllOffloads != 0 ||
-		h.Note != "" && filepath.Dir(h.Note) != notesDir {
-		return nil, fmt.Errorf("%w: %d queues, %d descriptors, offloads %#x, note %q", ErrSpec, h.Queues, len(files), uint32(h.Offloads), h.Note)
+	if len(queues) < 1 || slices.Contains(queues, nil) || h.Offloads&^AllOffloads != 0 {
+		return nil, fmt.Errorf("%w: %d queues, offloads %#x", ErrSpec, len(queues), uint32(h.Offloads))
 	}
 	t := newUnattached(spec)
 	t.given, t.wantCarrier, t.offloads = true, h.Carrier, h.Offloads
-	for _, f := range files[:h.Queues] {
+	for _, f := range queues {
 		q, err := t.newQueue(f)
 		if err != nil {
 			return nil, err
@@ -116,9 +110,6 @@ func inherit(h Handed, files []*os.File, want int) (_ *TAP, err error) {
 	}
 	if err := t.checkQueues(); err != nil {
 		return nil, err
-	}
-	if h.Note != "" {
-		t.note = files[h.Queues]
 	}
 	if err := t.findHome(); err != nil {
 		return nil, fmt.Errorf("find the home of the interface: %w", err)

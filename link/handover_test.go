@@ -1,19 +1,24 @@
 package link_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
+	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/link/linktest/nstest"
 )
 
 // Another TAP continues the queues of one that is given up: ib0 keeps its carrier, no frame is lost, and
 // no inspection finds a foreign queue. The last one leaves ib0 as any other does.
-func TestInherit(t *testing.T) {
+func TestImport(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -23,9 +28,7 @@ func TestInherit(t *testing.T) {
 	}
 	must(t, tap.SetCarrier(true))
 	for range 3 {
-		handed, fds, err := tap.HandOver()
-		must(t, err)
-		next, err := link.Inherit(handed, fds)
+		next, err := link.Import(exported(t, tap, nil))
 		must(t, err)
 		tap.GiveUp()
 		must(t, tap.Close())
@@ -54,15 +57,13 @@ func TestInherit(t *testing.T) {
 }
 
 // A TAP that was not owned yet leaves everything to the one that it was to continue.
-func TestInheritWithoutOwning(t *testing.T) {
+func TestImportWithoutOwning(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	tap, h := openUp(t)
 	must(t, tap.SetCarrier(true))
-	handed, fds, err := tap.HandOver()
-	must(t, err)
-	other, err := link.Inherit(handed, fds)
+	other, err := link.Import(exported(t, tap, nil))
 	must(t, err)
 	must(t, other.Close())
 	if !arrives(t, tap, h) {
@@ -74,7 +75,7 @@ func TestInheritWithoutOwning(t *testing.T) {
 }
 
 // Descriptors that are not queues of one TAP are refused, and closed.
-func TestInheritChecks(t *testing.T) {
+func TestImportChecks(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -84,30 +85,24 @@ func TestInheritChecks(t *testing.T) {
 		must(t, err)
 		return len(list)
 	}
-	for name, change := range map[string]func(*link.Handed, []int) []int{
-		"a wrong name":        func(h *link.Handed, fds []int) []int { h.Name = "../ib0"; return fds },
-		"a queue more":        func(h *link.Handed, fds []int) []int { h.Queues++; return fds },
-		"no queue":            func(h *link.Handed, fds []int) []int { h.Queues = 0; return fds },
-		"a descriptor less":   func(_ *link.Handed, fds []int) []int { must(t, unix.Close(fds[0])); return fds[1:] },
-		"impossible offloads": func(h *link.Handed, fds []int) []int { h.Offloads = 1 << 30; return fds },
-		"a note elsewhere":    func(h *link.Handed, fds []int) []int { h.Note = "/etc/passwd"; return fds },
-		"not a queue": func(_ *link.Handed, fds []int) []int {
+	for name, change := range map[string]func(tap map[string]any, fds []int){
+		"a wrong name":        func(tap map[string]any, _ []int) { tap["name"] = "../ib0" },
+		"impossible offloads": func(tap map[string]any, _ []int) { tap["offloads"] = 1 << 30 },
+		"not a queue": func(_ map[string]any, fds []int) {
 			must(t, unix.Dup3(int(os.Stdin.Fd()), fds[0], unix.O_CLOEXEC))
-			return fds
 		},
-		"a queue of no TAP yet": func(_ *link.Handed, fds []int) []int {
+		"a queue of no TAP yet": func(_ map[string]any, fds []int) {
 			other, err := openTun()
 			must(t, err)
 			must(t, unix.Dup3(other, fds[0], unix.O_CLOEXEC))
 			must(t, unix.Close(other))
-			return fds
 		},
 	} {
 		before := files()
-		handed, fds, err := tap.HandOver()
-		must(t, err)
-		fds = change(&handed, fds)
-		if _, err := link.Inherit(handed, fds); err == nil {
+		r := exported(t, tap, change)
+		_, err := link.Import(r)
+		r.Close()
+		if err == nil {
 			t.Errorf("%s: accepted", name)
 		} else {
 			t.Logf("%s: %v", name, err)
@@ -116,4 +111,65 @@ func TestInheritChecks(t *testing.T) {
 			t.Errorf("%s: %d descriptors are open, were %d", name, now, before)
 		}
 	}
+	for name, r := range map[string]*capsule.Reader{"nothing": reader(t, nil, nil), "no queue": reader(t, []capsule.Part{{Name: "tap", Value: json.RawMessage(`{"name":"ib0"}`)}}, nil)} {
+		if _, err := link.Import(r); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// A note elsewhere is neither written nor removed, and a TAP works without one.
+func TestImportedNoteIsChecked(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, h := openUp(t)
+	w := capsule.NewWriter()
+	tap.Export(w)
+	parts, fds, err := w.Contents()
+	must(t, err)
+	elsewhere := filepath.Join(t.TempDir(), "note")
+	file, err := os.Create(elsewhere)
+	must(t, err)
+	fd, err := kernel.Duplicate(file)
+	must(t, errors.Join(err, file.Close()))
+	path, err := json.Marshal(elsewhere)
+	must(t, err)
+	parts = append(slices.DeleteFunc(parts, func(p capsule.Part) bool { return p.Name == "note" }), capsule.Part{Name: "note", Value: path, Descriptors: 1})
+	next, err := link.Import(reader(t, parts, append(fds[:1:1], fd)))
+	must(t, err)
+	tap.GiveUp()
+	must(t, tap.Close())
+	next.Own()
+	if !arrives(t, next, h) {
+		t.Error("a frame of the host was lost")
+	}
+	must(t, next.Close())
+	if text, err := os.ReadFile(elsewhere); err != nil || len(text) > 0 {
+		t.Errorf("the file elsewhere: %q, %v", text, err)
+	}
+}
+
+// exported returns what a TAP exports, after change has changed its value and its descriptors.
+func exported(t *testing.T, tap *link.TAP, change func(tap map[string]any, fds []int)) *capsule.Reader {
+	t.Helper()
+	w := capsule.NewWriter()
+	tap.Export(w)
+	parts, fds, err := w.Contents()
+	must(t, err)
+	if change != nil {
+		var value map[string]any
+		must(t, json.Unmarshal(parts[0].Value, &value))
+		change(value, fds)
+		parts[0].Value, err = json.Marshal(value)
+		must(t, err)
+	}
+	return reader(t, parts, fds)
+}
+
+func reader(t *testing.T, parts []capsule.Part, fds []int) *capsule.Reader {
+	t.Helper()
+	r, err := capsule.NewReader(parts, fds)
+	must(t, err)
+	return r
 }

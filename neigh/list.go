@@ -10,17 +10,19 @@ import (
 
 // PeerInfo describes a peer to an operator.
 type PeerInfo struct {
-	MAC    ipoib.MAC
-	GID    hca.GID
-	QPN    hca.QPN
-	IPs    []netip.Addr // bound to it
-	Used   bool         // the host has sent data to it
-	Handle string       // none, asked, ready, waiting or refused
+	MAC    ipoib.MAC    `json:"mac"`
+	GID    hca.GID      `json:"gid"`
+	QPN    hca.QPN      `json:"qpn"`
+	IPs    []netip.Addr `json:"ips"`  // bound to it
+	Used   bool         `json:"used"` // the host has sent data to it
+	Handle string       `json:"-"`    // none, asked, ready, waiting or refused
 	// Sent and Heard are when data was last sent to it, and when data, ARP or ND was last received
 	// from it, to within markInterval; zero: never.
-	Sent, Heard time.Time
+	Sent  time.Time `json:"sent,omitzero"`
+	Heard time.Time `json:"heard,omitzero"`
 	// SentBytes and HeardBytes are of the IP packets of this data.
-	SentBytes, HeardBytes uint64
+	SentBytes  uint64 `json:"sent_bytes,omitzero"`
+	HeardBytes uint64 `json:"heard_bytes,omitzero"`
 }
 
 // Peers returns the peers in no particular order. It allocates.

@@ -40,7 +40,12 @@ const (
 	// holdFresh: as holdFree, and the device was reset, or came as another instance, since
 	// something was last open.
 	holdFresh
+	numHold
 )
+
+var holds = [numHold]string{"held", "free", "fresh"}
+
+func (h hold) String() string { return holds[h] }
 
 // begin begins the opening of the next session.
 func (s *session) begin(now time.Time, op uint64, gen, index uint32) {

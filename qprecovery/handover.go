@@ -9,20 +9,20 @@ import (
 // objects of the device itself, so an interface that has objects begins there in Idle. An interface without
 // objects keeps its state.
 type Handed struct {
-	State     State // Idle, Detached or GivenUp
-	Reason    Reason
-	Record    *Record // the current recovery; nil: there is none
-	NoCarrier bool
-	Budget    HandedBudget
-	Pause     time.Duration // the last back-off
-	Frozen    bool          // a freeze was suspected, FrozenAt on the clock of the budget
-	FrozenAt  time.Duration
+	State     State         `json:"state"` // Idle, Detached or GivenUp
+	Reason    Reason        `json:"reason"`
+	Record    *Record       `json:"record"` // the current recovery; nil: there is none
+	NoCarrier bool          `json:"no_carrier"`
+	Budget    HandedBudget  `json:"budget"`
+	Pause     time.Duration `json:"pause_ns"` // the last back-off
+	Frozen    bool          `json:"frozen"`   // a freeze was suspected, FrozenAt on the clock of the budget
+	FrozenAt  time.Duration `json:"frozen_at_ns"`
 }
 
 // HandedBudget is a budget on its clock, which runs only in health.
 type HandedBudget struct {
-	Health time.Duration
-	Uses   [NumRung][]time.Duration
+	Health time.Duration              `json:"health_ns"`
+	Uses   map[string][]time.Duration `json:"uses_ns"` // by the name of the rung
 }
 
 // HandOver returns what another process needs to continue the ladder, or false if an operation is under
@@ -62,19 +62,19 @@ func InheritLadder(now time.Time, h Handed) *Ladder {
 // device itself, so it opens an open device as at the first start, whatever identity this version sees in
 // it, but with its budget. A closed device keeps its state.
 type HandedDevice struct {
-	State    DeviceState // Starting, Pausing, Waiting, GivenUp or Suspended
-	Reason   Reason
-	Since    time.Time
-	Rung     Rung
-	Record   *Record  // the current recovery; nil: there is none
-	Identity Identity // zero: it is open, or was never open
-	Absent   bool
-	Hold     hold
-	NextTry  time.Duration // from now on; as GivesUp, it has a meaning in Pausing and Waiting
-	GivesUp  time.Duration // from now on
-	Budget   HandedBudget
-	Pause    time.Duration // the last one
-	Owed     time.Duration // the pause that is due before the next opening
+	State    DeviceState   `json:"state"` // Starting, Pausing, Waiting, GivenUp or Suspended
+	Reason   Reason        `json:"reason"`
+	Since    time.Time     `json:"since"`
+	Rung     Rung          `json:"rung"`
+	Record   *Record       `json:"record"`   // the current recovery; nil: there is none
+	Identity Identity      `json:"identity"` // zero: it is open, or was never open
+	Absent   bool          `json:"absent"`
+	Hold     hold          `json:"hold"`
+	NextTry  time.Duration `json:"next_try_ns"` // from now on; as GivesUp, it has a meaning in Pausing and Waiting
+	GivesUp  time.Duration `json:"gives_up_ns"` // from now on
+	Budget   HandedBudget  `json:"budget"`
+	Pause    time.Duration `json:"pause_ns"` // the last one
+	Owed     time.Duration `json:"owed_ns"`  // the pause that is due before the next opening
 }
 
 // HandOver returns what another process needs to continue the device, or false while the device is being
@@ -123,14 +123,16 @@ func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *Devic
 	d.history.continues(now, h.Record, h.Reason)
 	d.id, d.born = h.Identity, h.Identity != Identity{}
 	d.list.absent = h.Absent
-	d.session.hold, d.session.index = min(h.Hold, holdFresh), h.Identity.Index
+	d.session.hold, d.session.index = h.Hold, h.Identity.Index
 	return d
 }
 
 func (b *budget) handOver(now time.Time) HandedBudget {
-	h := HandedBudget{Health: b.at(now)}
+	h := HandedBudget{Health: b.at(now), Uses: map[string][]time.Duration{}}
 	for r, marks := range b.marks {
-		h.Uses[r] = slices.Clone(marks)
+		if len(marks) > 0 {
+			h.Uses[Rung(r).String()] = slices.Clone(marks)
+		}
 	}
 	return h
 }
@@ -138,7 +140,8 @@ func (b *budget) handOver(now time.Time) HandedBudget {
 // inheritBudget returns the budget with at most the uses that a rung is allowed, none of them in the future.
 func inheritBudget(h HandedBudget) (b budget) {
 	b.health = max(h.Health, 0)
-	for r, marks := range h.Uses {
+	for r := range b.marks {
+		marks := h.Uses[Rung(r).String()]
 		for _, m := range marks[max(0, len(marks)-rungs[r].uses):] {
 			b.marks[r] = append(b.marks[r], min(m, b.health))
 		}

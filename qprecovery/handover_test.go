@@ -11,10 +11,9 @@ import (
 // What another process hands over neither extends a pause or a wait beyond its own bound, nor fills a budget
 // beyond its allowance.
 func TestHandedIsBounded(t *testing.T) {
-	var b HandedBudget
-	b.Health = -time.Hour
-	for r := range b.Uses {
-		b.Uses[r] = slices.Repeat([]time.Duration{time.Hour}, 1000)
+	b := HandedBudget{Health: -time.Hour, Uses: map[string][]time.Duration{}}
+	for r := range NumRung {
+		b.Uses[r.String()] = slices.Repeat([]time.Duration{time.Hour}, 1000)
 	}
 	l := InheritLadder(epoch, Handed{State: Healthy, Budget: b, Pause: time.Hour, Frozen: true, FrozenAt: time.Hour})
 	if l.State() != Idle || l.pause > pauseMost {

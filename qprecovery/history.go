@@ -18,34 +18,34 @@ const (
 // Request describes a work request that failed (R3). The cause is a bug here, a
 // memory fault or bad hardware.
 type Request struct {
-	Status    hca.WCStatus
-	Opcode    hca.WCOpcode
-	VendorErr uint32
-	WRID      uint64
-	SGList    []hca.SGE // lengths in bytes and lkeys as posted
-	DestQPN   hca.QPN   // destination of a send
+	Status    hca.WCStatus `json:"status"` // enum ibv_wc_status
+	Opcode    hca.WCOpcode `json:"opcode"`
+	VendorErr uint32       `json:"vendor_err"`
+	WRID      uint64       `json:"wr_id"`
+	SGList    []hca.SGE    `json:"sg_list"`  // lengths in bytes and lkeys as posted
+	DestQPN   hca.QPN      `json:"dest_qpn"` // destination of a send
 }
 
 // Record is one recovery, as shown to the operator (R29).
 type Record struct {
-	Reason  Reason   // of the first step
-	Request *Request // the first failed one, if any; read-only
-	Steps   []Step   // at most MaxSteps
-	Omitted int      // number of further steps
-	Start   time.Time
+	Reason  Reason    `json:"reason"`  // of the first step
+	Request *Request  `json:"request"` // the first failed one, if any; read-only
+	Steps   []Step    `json:"steps"`   // at most MaxSteps
+	Omitted int       `json:"omitted"` // number of further steps
+	Start   time.Time `json:"start"`
 	// End is zero while the recovery runs.
-	End time.Time
+	End time.Time `json:"end"`
 	// Since is when service was last known to work: Start, or an earlier time
 	// if the fault was detected late.
-	Since   time.Time
-	Stopped bool // ended because the interface was stopped, not because it became healthy
+	Since   time.Time `json:"since"`
+	Stopped bool      `json:"stopped"` // ended because the interface was stopped, not because it became healthy
 }
 
 // Step is a rung that was entered, with its reason.
 type Step struct {
-	Rung   Rung
-	Reason Reason
-	At     time.Time
+	Rung   Rung      `json:"rung"`
+	Reason Reason    `json:"reason"`
+	At     time.Time `json:"at"`
 }
 
 // Duration returns the time from detection to the end.

@@ -8,16 +8,16 @@ import (
 
 // Identity identifies a device (R22).
 type Identity struct {
-	NodeGUID     hca.GUID
-	PortGUID     hca.GUID // of the port in use
-	SysImageGUID hca.GUID
-	PCIAddr      string // "" for a software device, or one without a PCI address
-	Parent       string // netdev of a software device; "" of hardware
-	Index        uint32 // the kernel's device index, which differs between instances; 0 if unknown
-	Name         string // may change; not part of the identity
+	NodeGUID     hca.GUID `json:"node_guid"`
+	PortGUID     hca.GUID `json:"port_guid"` // of the port in use
+	SysImageGUID hca.GUID `json:"sys_image_guid"`
+	PCIAddr      string   `json:"pci_addr"` // "" for a software device, or one without a PCI address
+	Parent       string   `json:"parent"`   // netdev of a software device; "" of hardware
+	Index        uint32   `json:"index"`    // the kernel's device index, which differs between instances; 0 if unknown
+	Name         string   `json:"name"`     // may change; not part of the identity
 	// Dead: the device is present on its bus and has a driver, but the kernel has no RDMA device of it,
 	// as after a recovery by the driver that has failed. It cannot be opened. Not part of the identity.
-	Dead bool
+	Dead bool `json:"dead"`
 }
 
 // Same reports whether two identities belong to the same device. A reset does not

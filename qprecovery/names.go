@@ -19,6 +19,12 @@ func parseName[T interface {
 // UnmarshalText reads the name.
 func (s *State) UnmarshalText(text []byte) error { return parseName(s, text, numState) }
 
+// MarshalText writes the name.
+func (h hold) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads the name.
+func (h *hold) UnmarshalText(text []byte) error { return parseName(h, text, numHold) }
+
 // UnmarshalText reads the name.
 func (s *DeviceState) UnmarshalText(text []byte) error { return parseName(s, text, numDeviceState) }
 

@@ -37,7 +37,11 @@ func (h *host) launchHeir() *daemon {
 	if !slices.Contains(args, "--take-over") {
 		args = append(args, "--take-over")
 	}
-	cmd := d.ns.Command(os.Getenv(daemonEnv), args...)
+	program := daemonEnv
+	if h.alternates && d.cmd.Path == os.Getenv(daemonEnv) {
+		program = otherVersionEnv
+	}
+	cmd := d.ns.Command(os.Getenv(program), args...)
 	next := &daemon{tb: h.tb, ns: d.ns, control: d.control, log: &logBuffer{}, exited: make(chan struct{}), cmd: cmd}
 	cmd.Stdout, cmd.Stderr = next.log, next.log
 	if err := cmd.Start(); err != nil {
@@ -95,13 +99,12 @@ func TestHandOver(t *testing.T) {
 		return
 	}
 	for _, lanes := range form([][2]string{{"1", "4"}}, [][2]string{{"1", "1"}, {"4", "4"}, {"1", "4"}}) {
-		t.Run(fmt.Sprintf("%s_and_%s", lanes[0], lanes[1]), func(t *testing.T) { handOverRepeatedly(t, form(10, 50), lanes) })
+		t.Run(fmt.Sprintf("%s_and_%s", lanes[0], lanes[1]), func(t *testing.T) { handOverRepeatedly(t, newHosts(t, 2), form(10, 50), lanes) })
 	}
 }
 
 // handOverRepeatedly hands over at two hosts in turn, with a number of lanes at each.
-func handOverRepeatedly(t *testing.T, times int, lanes [2]string) {
-	hosts := newHosts(t, 2)
+func handOverRepeatedly(t *testing.T, hosts []*host, times int, lanes [2]string) {
 	a, b := hosts[0], hosts[1]
 	for i, h := range hosts {
 		h.Run("sysctl", "-q", "-w", "net.ipv6.conf.default.router_solicitations=0")

@@ -29,6 +29,8 @@ type host struct {
 	number int
 	dir    string
 	daemon *daemon
+
+	alternates bool // each hand-over is to the other one of two versions
 }
 
 // in returns the host for a subtest: programs that it starts end with the

@@ -11,6 +11,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // memberships are the groups that this process has joined on the netdev.
@@ -164,23 +165,15 @@ func (m *memberships) set(fd int, group netip.Addr, option4, option6 int) error 
 	return unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, option6, mreq)
 }
 
-// Memberships returns duplicates of the sockets that are members of the groups, which the caller closes. As
-// long as one is open, its groups stay joined.
-func (t *Transport) Memberships() (fds []int, err error) {
+// ExportMemberships puts the sockets that are members of the groups into a capsule, as the part "memberships". As long as
+// a duplicate of one is open, its groups stay joined.
+func (t *Transport) ExportMemberships(w *capsule.Writer) {
 	t.groups.mu.Lock()
 	defer t.groups.mu.Unlock()
-	for _, fd := range t.groups.sockets {
-		one, err := kernel.DuplicateFD(fd)
-		if err != nil {
-			kernel.CloseAll(fds)
-			return nil, fmt.Errorf("a member of IP groups: %w", err)
-		}
-		fds = append(fds, one)
-	}
-	return fds, nil
+	w.PutFDs("memberships", nil, t.groups.sockets...)
 }
 
-// GiveUpMemberships makes Leave and Close keep the groups joined for the process that got Memberships.
+// GiveUpMemberships makes Leave and Close keep the groups joined for the process that got the memberships.
 func (t *Transport) GiveUpMemberships() {
 	t.groups.mu.Lock()
 	defer t.groups.mu.Unlock()

@@ -10,25 +10,23 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
-// ErrNotBound means that a Reserve has no sockets.
-var ErrNotBound = errors.New("there are no sockets")
-
-// Handed describes the sockets of a Reserve that another process continues. Its descriptors are the
-// receiving and the sending socket of each lane.
-type Handed struct {
-	Index   int // of the netdev
-	Asked   int // lanes that were asked for
-	Lanes   []HandedLane
-	Unlaned string // why there is one lane, although more were asked for
+// handedReserve is the part "sockets" of a capsule: the sockets of a Reserve. Its descriptors are the receiving and the
+// sending socket of each lane.
+type handedReserve struct {
+	Index   int          `json:"ifindex"` // of the netdev
+	Asked   int          `json:"lanes_asked"`
+	Lanes   []handedLane `json:"lanes"`
+	OneLane string       `json:"one_lane"` // why there is one lane, although more were asked for
 }
 
-// HandedLane describes the sockets of a lane.
-type HandedLane struct {
-	IPv6   bool   // both sockets carry both families
-	Source uint16 // port of the sending socket
-	Drops  uint32 // the kernel's count of drops at the receiving socket, as last counted
+// handedLane describes the sockets of a lane.
+type handedLane struct {
+	IPv6   bool   `json:"ipv6"`   // both sockets carry both families
+	Source uint16 `json:"source"` // port of the sending socket
+	Drops  uint32 `json:"drops"`  // the kernel's count of drops at the receiving socket, as last counted
 }
 
 // Drops returns the kernel's count of drops at the receiving socket that the last Counters include.
@@ -38,10 +36,10 @@ func (t *Transport) Drops() uint32 {
 	return uint32(t.rx.counts.overflow)
 }
 
-// HandOver returns what another process needs to continue the sockets, with duplicates of the
-// descriptors, which the caller closes. Drops are those of the transports of the lanes; nil: there were
-// none since Inherit. The transports must not receive any more.
-func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
+// Export puts what another process needs to continue the sockets into a capsule, as the part "sockets", if there are
+// any. Drops are those of the transports of the lanes; nil: there were none since Import. The transports must not receive
+// any more.
+func (r *Reserve) Export(w *capsule.Writer, drops []uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.bound
@@ -50,31 +48,21 @@ func (r *Reserve) HandOver(drops []uint32) (h Handed, fds []int, err error) {
 	}
 	switch {
 	case p == nil:
-		return h, nil, ErrNotBound
+		return nil
 	case len(drops) != len(p.lanes):
-		return h, nil, fmt.Errorf("hand over the sockets of %d lanes, there are %d: %w", len(drops), len(p.lanes), hca.ErrInvalid)
+		return fmt.Errorf("hand over the sockets of %d lanes, there are %d: %w", len(drops), len(p.lanes), hca.ErrInvalid)
 	}
-	defer func() {
-		if err != nil {
-			kernel.CloseAll(fds)
-			fds = nil
-		}
-	}()
-	h = Handed{Index: r.index, Asked: r.lanes, Unlaned: textOf(p.unlaned)}
+	h := handedReserve{Index: r.index, Asked: r.lanes, OneLane: textOf(p.unlaned)}
+	var fds []int
 	for i, lane := range p.lanes {
-		h.Lanes = append(h.Lanes, HandedLane{IPv6: lane.recv.ipv6 && lane.send.ipv6, Source: lane.send.port, Drops: drops[i]})
+		h.Lanes = append(h.Lanes, handedLane{IPv6: lane.recv.ipv6 && lane.send.ipv6, Source: lane.send.port, Drops: drops[i]})
 		if lane.recv.ipv6 != lane.send.ipv6 {
-			return h, fds, errors.New("the sockets of a lane carry different families")
+			return errors.New("the sockets of a lane carry different families")
 		}
-		for _, b := range []bound{lane.recv, lane.send} {
-			fd, err := kernel.DuplicateFD(b.fd)
-			if err != nil {
-				return h, fds, fmt.Errorf("a UDP socket: %w", err)
-			}
-			fds = append(fds, fd)
-		}
+		fds = append(fds, lane.recv.fd, lane.send.fd)
 	}
-	return h, fds, nil
+	w.PutFDs("sockets", h, fds...)
+	return nil
 }
 
 // GiveUp leaves the sockets to the process that continues them: they receive also after the
@@ -85,41 +73,45 @@ func (r *Reserve) GiveUp() {
 	r.given = true
 }
 
-// Inherit makes an unused Reserve continue the sockets of another process's. It owns the
-// descriptors from then on, also after an error. The first transports of the Reserve keep the
-// datagrams that wait in the sockets.
-func (r *Reserve) Inherit(h Handed, fds []int) error {
-	p, err := inheritPorts(h, fds)
-	if err != nil {
-		return fmt.Errorf("take over the UDP sockets: %w", err)
+// Import makes an unused Reserve continue the sockets of another process, if there are any. The first transports of the
+// Reserve keep the datagrams that wait in the sockets.
+func (r *Reserve) Import(from *capsule.Reader) error {
+	var h handedReserve
+	fds, err := from.Take("sockets", &h)
+	if errors.Is(err, capsule.ErrMissing) {
+		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.bound, r.index, r.lanes = p, h.Index, h.Asked
-	for _, lane := range h.Lanes {
-		r.drops = append(r.drops, lane.Drops)
-	}
-	return nil
-}
-
-func inheritPorts(h Handed, fds []int) (p *ports, err error) {
-	if len(h.Lanes) < 1 || len(h.Lanes) > transport.MaxLanes || len(fds) != 2*len(h.Lanes) {
-		err = fmt.Errorf("%d descriptors for %d lanes", len(fds), len(h.Lanes))
-	}
-	for i, lane := range h.Lanes {
-		if err == nil {
-			err = errors.Join(checkSocket(fds[2*i], h.Index, lane.IPv6, Port), checkSocket(fds[2*i+1], h.Index, lane.IPv6, lane.Source))
-		}
+	if err == nil {
+		err = h.check(fds)
 	}
 	if err != nil {
 		kernel.CloseAll(fds)
-		return nil, err
+		return fmt.Errorf("take over the UDP sockets: %w", err)
 	}
-	p = &ports{unlaned: errorOf(h.Unlaned)}
+	p := &ports{unlaned: errorOf(h.OneLane)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i, lane := range h.Lanes {
 		p.lanes = append(p.lanes, pair{bound{fds[2*i], lane.IPv6, Port}, bound{fds[2*i+1], lane.IPv6, lane.Source}})
+		r.drops = append(r.drops, lane.Drops)
 	}
-	return p, nil
+	r.bound, r.index, r.lanes = p, h.Index, h.Asked
+	return nil
+}
+
+// check checks that the descriptors are the sockets that were described.
+func (h *handedReserve) check(fds []int) error {
+	if len(h.Lanes) < 1 || len(h.Lanes) > transport.MaxLanes || len(fds) != 2*len(h.Lanes) {
+		return fmt.Errorf("%d descriptors for %d lanes", len(fds), len(h.Lanes))
+	}
+	for i, lane := range h.Lanes {
+		for j, port := range []uint16{Port, lane.Source} {
+			if err := checkSocket(fds[2*i+j], h.Index, lane.IPv6, port); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // checkSocket checks that a descriptor is a UDP socket of a family, bound to a port on a netdev.

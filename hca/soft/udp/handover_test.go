@@ -1,6 +1,7 @@
 package udp_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
@@ -12,19 +13,21 @@ import (
 
 	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/udp"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/link/linktest/nstest"
 )
 
 // The sockets of a Reserve that was handed over keep receiving: no datagram is lost or counted twice,
 // also while the former transport is closed, and the source port stays.
-func TestInherit(t *testing.T) {
+func TestImport(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	nsA, nsB := nstest.Pair(t, 1500)
 	reserve := new(udp.Reserve)
-	if _, _, err := reserve.HandOver(nil); !errors.Is(err, udp.ErrNotBound) {
-		t.Errorf("a Reserve without sockets: %v", err)
+	w := capsule.NewWriter()
+	if parts, _, _ := w.Contents(); reserve.Export(w, nil) != nil || len(parts) > 0 {
+		t.Errorf("a Reserve without sockets exports %v", parts)
 	}
 	a, b := openHost(t, nsA, 0, udp.Config{Reserve: reserve}), openHost(t, nsB, 1, udp.Config{})
 	send := func(text string) {
@@ -39,15 +42,8 @@ func TestInherit(t *testing.T) {
 		if got := counterOf(t, a, "socket_drops"); got != 0 {
 			t.Errorf("socket_drops = %d, want 0", got)
 		}
-		handed, fds, err := reserve.HandOver([]uint32{old.Drops()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(handed.Lanes) != 1 || len(fds) != 2 || handed.Lanes[0].Source != source {
-			t.Fatalf("%+v with %v", handed, fds)
-		}
 		next := new(udp.Reserve)
-		if err := next.Inherit(handed, fds); err != nil {
+		if err := next.Import(exported(t, reserve, old.Drops(), nil)); err != nil {
 			t.Fatal(err)
 		}
 		send("between")
@@ -99,16 +95,9 @@ func TestMembershipsAreHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := a.Transport.(*udp.Transport)
-	handed, fds, err := reserve.HandOver([]uint32{old.Drops()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	members, err := old.Memberships()
-	if err != nil || len(members) != 1 {
-		t.Fatalf("%v, %v", members, err)
-	}
+	members := membershipsOf(t, old)
 	next := new(udp.Reserve)
-	if err := next.Inherit(handed, fds); err != nil {
+	if err := next.Import(exported(t, reserve, old.Drops(), nil)); err != nil {
 		t.Fatal(err)
 	}
 	reserve.GiveUp()
@@ -124,9 +113,7 @@ func TestMembershipsAreHandedOver(t *testing.T) {
 	if err := a.Join(group); err != nil {
 		t.Fatal(err)
 	}
-	for _, fd := range members {
-		_ = unix.Close(fd)
-	}
+	members.Close()
 	send("after")
 	for _, want := range []string{"between", "after"} {
 		if got := recvOne(t, a); string(got.Data) != want {
@@ -136,7 +123,7 @@ func TestMembershipsAreHandedOver(t *testing.T) {
 }
 
 // Descriptors that are not the sockets that were described are refused, and closed.
-func TestInheritChecks(t *testing.T) {
+func TestImportChecks(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -150,29 +137,26 @@ func TestInheritChecks(t *testing.T) {
 		}
 		return len(list)
 	}
-	for name, change := range map[string]func(*udp.Handed, []int) []int{
-		"no lane":        func(h *udp.Handed, fds []int) []int { h.Lanes = nil; return fds },
-		"too many lanes": func(h *udp.Handed, fds []int) []int { h.Lanes = slices.Repeat(h.Lanes, 9); return fds },
-		"swapped":        func(_ *udp.Handed, fds []int) []int { slices.Reverse(fds); return fds },
-		"another netdev": func(h *udp.Handed, fds []int) []int { h.Index++; return fds },
-		"another port":   func(h *udp.Handed, fds []int) []int { h.Lanes[0].Source++; return fds },
-		"another family": func(h *udp.Handed, fds []int) []int { h.Lanes[0].IPv6 = !h.Lanes[0].IPv6; return fds },
-		"no descriptor":  func(_ *udp.Handed, fds []int) []int { _ = unix.Close(fds[1]); return fds[:1] },
-		"not a socket": func(_ *udp.Handed, fds []int) []int {
+	lanes := func(h map[string]any) []any { return h["lanes"].([]any) }
+	lane := func(h map[string]any) map[string]any { return lanes(h)[0].(map[string]any) }
+	for name, change := range map[string]func(sockets map[string]any, fds []int){
+		"no lane":        func(h map[string]any, _ []int) { h["lanes"] = nil },
+		"too many lanes": func(h map[string]any, _ []int) { h["lanes"] = slices.Repeat(lanes(h), 9) },
+		"swapped":        func(_ map[string]any, fds []int) { slices.Reverse(fds) },
+		"another netdev": func(h map[string]any, _ []int) { h["ifindex"] = h["ifindex"].(float64) + 1 },
+		"another port":   func(h map[string]any, _ []int) { lane(h)["source"] = lane(h)["source"].(float64) - 1 },
+		"another family": func(h map[string]any, _ []int) { lane(h)["ipv6"] = lane(h)["ipv6"] != true },
+		"not a socket": func(_ map[string]any, fds []int) {
 			_ = unix.Dup3(int(os.Stdin.Fd()), fds[0], unix.O_CLOEXEC)
-			return fds
 		},
-		"a TCP socket":   func(_ *udp.Handed, fds []int) []int { replace(t, fds[0], unix.SOCK_STREAM); return fds },
-		"an unbound one": func(_ *udp.Handed, fds []int) []int { replace(t, fds[1], unix.SOCK_DGRAM); return fds },
+		"a TCP socket":   func(_ map[string]any, fds []int) { replace(t, fds[0], unix.SOCK_STREAM) },
+		"an unbound one": func(_ map[string]any, fds []int) { replace(t, fds[1], unix.SOCK_DGRAM) },
 	} {
 		before := files()
-		handed, fds, err := reserve.HandOver([]uint32{0})
-		if err != nil {
-			t.Fatal(err)
-		}
-		handed.Lanes = slices.Clone(handed.Lanes)
-		fds = change(&handed, fds)
-		if err := new(udp.Reserve).Inherit(handed, fds); err == nil {
+		r := exported(t, reserve, 0, change)
+		err := new(udp.Reserve).Import(r)
+		r.Close()
+		if err == nil {
 			t.Errorf("%s: accepted", name)
 		} else {
 			t.Logf("%s: %v", name, err)
@@ -181,6 +165,43 @@ func TestInheritChecks(t *testing.T) {
 			t.Errorf("%s: %d descriptors are open, were %d", name, now, before)
 		}
 	}
+}
+
+// exported returns what a Reserve exports, after change has changed its value and its descriptors.
+func exported(t *testing.T, reserve *udp.Reserve, drops uint32, change func(sockets map[string]any, fds []int)) *capsule.Reader {
+	t.Helper()
+	w := capsule.NewWriter()
+	exporting := reserve.Export(w, []uint32{drops})
+	parts, fds, err := w.Contents()
+	if err = errors.Join(exporting, err); err != nil || len(parts) != 1 {
+		t.Fatal(parts, err)
+	}
+	if change != nil {
+		var value map[string]any
+		if err := json.Unmarshal(parts[0].Value, &value); err != nil {
+			t.Fatal(err)
+		}
+		change(value, fds)
+		if parts[0].Value, err = json.Marshal(value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := capsule.NewReader(parts, fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// membershipsOf returns the memberships of a transport, whose sockets the caller closes.
+func membershipsOf(t *testing.T, from *udp.Transport) *capsule.Writer {
+	t.Helper()
+	w := capsule.NewWriter()
+	from.ExportMemberships(w)
+	if _, fds, err := w.Contents(); err != nil || len(fds) != 1 {
+		t.Fatal(fds, err)
+	}
+	return w
 }
 
 // replace puts another socket in the place of a descriptor.
@@ -212,15 +233,10 @@ func TestMembershipsAreHandedOverWhileOneEnds(t *testing.T) {
 	go func() { left <- tr.Leave(group) }()
 	time.Sleep(100 * time.Millisecond)
 	start := time.Now()
-	members, err := tr.Memberships()
-	if err != nil || len(members) != 1 {
-		t.Fatalf("%v, %v", members, err)
-	}
+	members := membershipsOf(t, tr)
 	tr.GiveUpMemberships()
 	took := time.Since(start)
-	for _, fd := range members {
-		_ = unix.Close(fd)
-	}
+	members.Close()
 	select {
 	case err := <-left:
 		t.Errorf("the group was left without the lock, so the test proves nothing: %v", err)

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,19 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/udp"
+	"ipoibd/link/kernel/capsule"
 )
-
-// Handed is what another process needs to continue an HCA. The descriptors belong to Sockets, the last ones to
-// Members.
-type Handed struct {
-	Sockets *udp.Handed // of the software HCA; nil: nothing is continued
-	Members int         // sockets that are members of IP groups
-	// Names are the addresses of the peers that are configured by name, as last looked up.
-	Names map[string][]netip.Addr
-	// Plugged is what faults have made of the slot.
-	Plugged Plugged
-}
 
 // heritable is an HCA that another process can continue. Queue pairs of a real HCA end with the
 // process that has created them, so a real one is only opened again.
@@ -30,15 +18,18 @@ type heritable interface {
 	// pause leaves what arrives from then on to the kernel, until resume.
 	pause() error
 	resume()
-	// handOver returns what another process needs, with descriptors, which the caller closes.
-	handOver() (Handed, []int, error)
-	// members returns the sockets that are members of IP groups, which the caller closes.
-	members() ([]int, error)
+	// exportTo puts what another process needs into a capsule, with the part "memberships": the sockets that are members of
+	// IP groups.
+	exportTo(w *capsule.Writer) error
 	// giveUp leaves everything to the other process, also when the HCA is closed.
 	giveUp()
-	// inherit continues the HCA of another process, whose descriptors it owns from then on, also
-	// after an error. Await are the numbers of its queue pairs.
-	inherit(h Handed, fds []int, await []hca.QPN) error
+	// importFrom continues the HCA of another process. Await are the numbers of its queue pairs.
+	importFrom(r *capsule.Reader, await []hca.QPN) error
+}
+
+// handedSlot is the part "slot" of a capsule.
+type handedSlot struct {
+	Plugged Plugged `json:"plugged"` // what faults have made of the slot
 }
 
 // Pause stops receiving at a boundary, because another process may continue the HCA, until Resume.
@@ -57,52 +48,39 @@ func (s *Slot) Resume() {
 	}
 }
 
-// HandOver returns what another process needs to continue the HCA, which is paused, with descriptors,
-// which the caller closes.
-func (s *Slot) HandOver() (h Handed, fds []int, err error) {
-	if from, ok := s.hca.(heritable); ok {
-		h, fds, err = from.handOver()
-		members, more := from.members()
-		h.Members, fds, err = len(members), append(fds, members...), errors.Join(err, more)
-	}
+// Export puts what another process needs to continue the HCA, which is paused, into a capsule.
+func (s *Slot) Export(w *capsule.Writer) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.Plugged = s.plugged
-	return h, fds, err
+	w.Put("slot", handedSlot{s.plugged})
+	s.mu.Unlock()
+	if from, ok := s.hca.(heritable); ok {
+		return from.exportTo(w)
+	}
+	return nil
 }
 
-// GiveUp leaves to another process what HandOver has returned.
+// GiveUp leaves to another process what was exported.
 func (s *Slot) GiveUp() {
 	if h, ok := s.hca.(heritable); ok {
 		h.giveUp()
 	}
 }
 
-// Inherit continues the HCA of another process, before the first Open. It owns the descriptors from
-// then on, also after an error. Await are the numbers of the queue pairs, without which the HCA
-// should not receive yet.
-func (s *Slot) Inherit(h Handed, fds []int, await []hca.QPN) error {
+// Import continues the HCA of another process, before the first Open. Await are the numbers of the queue pairs, without
+// which the HCA should not receive yet.
+func (s *Slot) Import(r *capsule.Reader, await []hca.QPN) error {
+	var h handedSlot
+	err := r.Value("slot", &h)
+	s.mu.Lock()
+	s.members = r.Descriptors("memberships")
 	if s.allowFaults {
-		s.mu.Lock()
-		s.plugged = h.Plugged
-		s.mu.Unlock()
+		s.plugged = min(h.Plugged, PluggedOther)
 	}
-	if at := len(fds) - h.Members; h.Members > 0 && at >= 0 {
-		s.mu.Lock()
-		s.members, fds = fds[at:], fds[:at:at]
-		s.mu.Unlock()
+	s.mu.Unlock()
+	if to, ok := s.hca.(heritable); ok && err == nil {
+		return to.importFrom(r, await)
 	}
-	to, ok := s.hca.(heritable)
-	if h.Sockets != nil && ok {
-		return to.inherit(h, fds, await)
-	}
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
-	if h.Sockets != nil || len(fds) > 0 {
-		return fmt.Errorf("%d descriptors for an HCA that continues nothing: %w", len(fds), hca.ErrInvalid)
-	}
-	return nil
+	return err
 }
 
 // Settled ends the memberships of the other process. It is called once the users of the HCA have joined their
@@ -134,25 +112,16 @@ func (h *softHCA) resume() {
 	}
 }
 
-func (h *softHCA) handOver() (Handed, []int, error) {
+func (h *softHCA) exportTo(w *capsule.Writer) error {
 	var drops []uint32
 	if e := h.engine.Load(); e != nil {
 		for _, lane := range e.lanes {
 			drops = append(drops, lane.Drops())
 		}
+		e.lanes[0].ExportMemberships(w)
 	}
-	sockets, fds, err := h.port.HandOver(drops)
-	if errors.Is(err, udp.ErrNotBound) {
-		return Handed{}, nil, nil
-	}
-	return Handed{Sockets: &sockets, Names: h.peers.lookedUp()}, fds, err
-}
-
-func (h *softHCA) members() ([]int, error) {
-	if e := h.engine.Load(); e != nil {
-		return e.lanes[0].Memberships()
-	}
-	return nil, nil
+	w.Put("peer_names", h.peers.lookedUp())
+	return h.port.Export(w, drops)
 }
 
 func (h *softHCA) giveUp() {
@@ -162,10 +131,14 @@ func (h *softHCA) giveUp() {
 	}
 }
 
-func (h *softHCA) inherit(from Handed, fds []int, await []hca.QPN) error {
+func (h *softHCA) importFrom(r *capsule.Reader, await []hca.QPN) error {
+	var names map[string][]netip.Addr // of the peers that are configured by name, as last looked up
+	if err := r.Value("peer_names", &names); err != nil {
+		return err
+	}
 	h.await = await
-	h.peers.remember(from.Names)
-	return h.port.Inherit(*from.Sockets, fds)
+	h.peers.remember(names)
+	return h.port.Import(r)
 }
 
 // lookedUp returns the addresses of all names.

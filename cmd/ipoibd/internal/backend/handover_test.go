@@ -3,12 +3,14 @@ package backend
 import (
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft/udp"
+	"ipoibd/link/kernel/capsule"
+	"ipoibd/link/kernel/capsule/capsuletest"
 )
 
 // The addresses of names that another process has looked up are used at once, but only of names that are
@@ -26,27 +28,41 @@ func TestNamesAreRemembered(t *testing.T) {
 	}
 }
 
-// An HCA whose queue pairs end with their process continues nothing, and closes what it is given.
+// An HCA whose queue pairs end with their process takes no sockets out of a capsule.
 func TestRealHCAInheritsNothing(t *testing.T) {
 	s := NewSlot(&realHCA{}, false, slog.New(slog.DiscardHandler))
 	if err := s.Pause(); err != nil {
 		t.Error(err)
 	}
 	s.Resume()
-	if h, fds, err := s.HandOver(); h.Sockets != nil || len(fds) > 0 || err != nil {
-		t.Errorf("%+v, %v, %v", h, fds, err)
-	}
-	if err := s.Inherit(Handed{}, nil, nil); err != nil {
+	w := capsule.NewWriter()
+	if err := s.Export(w); err != nil {
 		t.Error(err)
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if parts, fds, err := w.Contents(); err != nil || len(parts) != 1 || len(fds) > 0 { // what faults made of the slot
+		t.Errorf("%v, %v, %v", parts, fds, err)
+	}
+	pipe, _, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Inherit(Handed{Sockets: &udp.Handed{}}, []int{fd}, nil); err == nil {
-		t.Error("a real HCA continues sockets")
+	w.Put("sockets", nil, pipe)
+	r, err := w.Reader()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
-		t.Error("the descriptor is still open")
+	if err := s.Import(r, nil); err != nil {
+		t.Error(err)
 	}
+	if fds, err := r.Take("sockets", new(any)); err != nil || len(fds) != 1 {
+		t.Errorf("the sockets are not left in the capsule: %v, %v", fds, err)
+	} else {
+		_ = unix.Close(fds[0])
+	}
+}
+
+// The format of what is handed over outlives versions.
+func TestFormat(t *testing.T) {
+	capsuletest.Check(t, "slot", handedSlot{})
+	capsuletest.Check(t, "peer_names", map[string][]netip.Addr{})
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -81,36 +82,36 @@ func lookUp(name string) kind {
 
 // Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel.
 type Device struct {
-	Name string `yaml:"name"`   // in logs, in commands and in Interface.Device
-	HCA  string `yaml:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
+	Name string `yaml:"name" json:"name"`     // in logs, in commands and in Interface.Device
+	HCA  string `yaml:"device" json:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
 	Soft        // settings for the software HCA only
 	// Reset is how a real HCA is reset.
-	Reset Reset `yaml:"reset"`
+	Reset Reset `yaml:"reset" json:"reset"`
 	// Force resets a real HCA even while other programs have it open.
-	Force bool `yaml:"force"`
+	Force bool `yaml:"force" json:"force"`
 	// Coordinator is the directory of the locks by which daemons share the device; if it
 	// is empty, no other process uses the device.
-	Coordinator string        `yaml:"coordinator"`
-	Grace       time.Duration `yaml:"grace"`         // how long a reset waits for the users of the device
-	GiveUpAfter time.Duration `yaml:"give_up_after"` // how long to wait for a device that is gone
+	Coordinator string        `yaml:"coordinator" json:"coordinator"`
+	Grace       time.Duration `yaml:"grace" json:"grace"`                 // how long a reset waits for the users of the device
+	GiveUpAfter time.Duration `yaml:"give_up_after" json:"give_up_after"` // how long to wait for a device that is gone
 	// AllowOtherDevice accepts another device in place of the one that is gone.
-	AllowOtherDevice bool `yaml:"allow_other_device"`
+	AllowOtherDevice bool `yaml:"allow_other_device" json:"allow_other_device"`
 }
 
 // Soft has the settings for a software HCA. A real one has its own netdev, P_Keys, MTU
 // and multicast.
 type Soft struct {
-	Underlay string     `yaml:"underlay"` // netdev; empty: that of the default route
-	PKeys    []hca.PKey `yaml:"pkeys"`    // nil: the default P_Key
+	Underlay string     `yaml:"underlay" json:"underlay"` // netdev; empty: that of the default route
+	PKeys    []hca.PKey `yaml:"pkeys" json:"pkeys"`       // nil: the default P_Key
 	// StandardMTU allows only the MTUs of InfiniBand, which real HCAs need.
-	StandardMTU bool `yaml:"standard_mtu"`
+	StandardMTU bool `yaml:"standard_mtu" json:"standard_mtu"`
 	// Peers are addresses or DNS names. Multicast is replicated to them; if there are
 	// none, it travels by IP multicast.
-	Peers          []string `yaml:"peers"`
-	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
+	Peers          []string `yaml:"peers" json:"peers"`
+	KnownPeersOnly bool     `yaml:"known_peers_only" json:"known_peers_only"` // drop packets that do not come from a peer's address
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
 	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
-	Lanes int `yaml:"lanes"`
+	Lanes int `yaml:"lanes" json:"lanes"`
 }
 
 // Reset is how a real HCA is reset.
@@ -135,6 +136,15 @@ func NewDevice() Device {
 		Name: DefaultDevice, HCA: SoftHCA, Soft: Soft{Lanes: 1}, Reset: ResetNone, Coordinator: DefaultCoordinator,
 		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
 	}
+}
+
+// UnmarshalJSON decodes what another version has handed over, over the defaults.
+func (d *Device) UnmarshalJSON(text []byte) error {
+	type plain Device
+	p := plain(NewDevice())
+	err := json.Unmarshal(text, &p)
+	*d = Device(p)
+	return err
 }
 
 func (d *Device) check(at string, ms *Mistakes) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/handover"
+	"ipoibd/link/kernel/capsule"
 )
 
 // handOverProtocol is the protocol to which the connection of a hand-over changes (RFC 9110, section
@@ -136,12 +137,10 @@ func (s *Server) unlink(on bool) {
 	}
 }
 
-// Inherit returns a server that continues the socket of another process, whose descriptor it owns from
-// then on. Connections wait until Serve. Until Own, Close leaves the socket.
-func Inherit(path string, fd int, d Daemon) (*Server, error) {
-	file := os.NewFile(uintptr(fd), path)
-	defer file.Close()
-	l, err := net.FileListener(file)
+// Import returns a server that continues the socket of another process, the part "control" of a capsule. Connections
+// wait until Serve. Until Own, Close leaves the socket.
+func Import(path string, r *capsule.Reader, d Daemon) (*Server, error) {
+	l, err := r.Listener("control")
 	if err != nil {
 		return nil, fmt.Errorf("take over the control socket: %w", err)
 	}

@@ -3,11 +3,9 @@ package daemon
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -16,7 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/systemd"
-	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // Limits of a hand-over.
@@ -29,17 +27,14 @@ const (
 	givePause = 10 * time.Second
 )
 
-// estate is what one process hands over to another. The descriptors are those of the control socket,
-// of the metrics if Metrics is set, of the fleet, and then Inhibitors of the system's sleep.
-type estate struct {
-	Config     config.Config // without the interfaces that have failed
-	Metrics    bool
-	Resting    bool // by the operator
-	Journal    []journal.Entry
-	Systemd    systemd.Handed
-	Left       map[string]json.RawMessage // interfaces that were added at run time and do not run: see daemon.takeBack
-	Inhibitors int
-	fleet.State
+// handed is the part "daemon" of a capsule. The others are "control" and, if there is one, "metrics", the listeners;
+// "inhibitors" of package power; and those of package fleet.
+type handed struct {
+	Config    config.Config              `json:"config"`    // without the interfaces that have failed
+	Suspended bool                       `json:"suspended"` // by the operator
+	Journal   []journal.Entry            `json:"journal"`
+	Systemd   systemd.Handed             `json:"systemd"`
+	Left      map[string]json.RawMessage `json:"left"` // interfaces that were added at run time and do not run: see daemon.takeBack
 }
 
 // HandOver implements control.Daemon.
@@ -110,16 +105,15 @@ func (d *daemon) give(g *handover.Giver) error {
 		return err
 	}
 	d.pauseServers() // first, so that no client sees what has stopped
+	w := capsule.NewWriter()
+	defer w.Close()
 	p, limit, err := d.fleet.Park(within)
-	var e estate
-	var fds []int
 	if err == nil {
-		e, fds, err = d.estate(p)
+		err = d.export(p, w)
 	}
 	if err == nil {
-		err = g.Offer(e, fds, limit)
+		err = g.Offer(w, limit)
 	}
-	kernel.CloseAll(fds)
 	if err != nil {
 		p.Resume()
 		d.resumeServers()
@@ -149,29 +143,15 @@ func (d *daemon) resumeServers() {
 	}
 }
 
-// estate returns everything that was parked, with descriptors, which the caller closes, also after an
-// error.
-func (d *daemon) estate(p *fleet.Parked) (e estate, fds []int, err error) {
-	e.Config, e.Left, e.Systemd = *d.fleet.Works(d.cfg), d.left, systemd.HandOver()
-	listeners := []net.Listener{d.control.Listener()}
-	if e.Metrics = d.metrics != nil; e.Metrics {
-		listeners = append(listeners, d.metrics.Listener())
+// export puts everything that was parked into a capsule.
+func (d *daemon) export(p *fleet.Parked, w *capsule.Writer) error {
+	w.Put("daemon", handed{
+		Config: *d.fleet.Works(d.cfg), Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.HandOver(), Left: d.left,
+	})
+	w.PutListener("control", d.control.Listener())
+	if d.metrics != nil {
+		w.PutListener("metrics", d.metrics.Listener())
 	}
-	for _, l := range listeners {
-		socket, ok := l.(syscall.Conn)
-		if !ok {
-			return e, fds, fmt.Errorf("a %T has no descriptor", l)
-		}
-		fd, err := kernel.Duplicate(socket)
-		if err != nil {
-			return e, fds, err
-		}
-		fds = append(fds, fd)
-	}
-	state, own, err := d.fleet.State(p)
-	e.State, fds = state, append(fds, own...)
-	inhibitors, failed := d.inhibitor.HandOver()
-	e.Inhibitors, fds = len(inhibitors), append(fds, inhibitors...)
-	e.Resting, e.Journal = d.resting.Load(), d.journal.Since(0)
-	return e, fds, errors.Join(err, failed)
+	d.inhibitor.Export(w)
+	return d.fleet.Export(p, w)
 }

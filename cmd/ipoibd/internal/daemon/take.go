@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
-	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // serveLimit bounds how long the control socket and the metrics are not served after a hand-over,
@@ -63,7 +62,8 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 	if err != nil {
 		return false, fmt.Errorf("take over: %w", err)
 	}
-	x, err := d.inherit(t, cfg)
+	defer t.Capsule.Close()
+	x, err := d.inherit(t.Capsule, cfg)
 	if err != nil {
 		t.Fail()
 	} else {
@@ -76,10 +76,10 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 	return true, nil
 }
 
-// inheritance is what was made from an estate. Nothing of it runs yet.
+// inheritance is what was made from a capsule. Nothing of it runs yet.
 type inheritance struct {
 	made      fleet.Made
-	estate    estate
+	handed    handed
 	plan      config.Plan
 	control   *control.Server
 	metrics   *metrics.Server
@@ -102,119 +102,70 @@ func (x *inheritance) close() error {
 }
 
 // inherit makes everything that the other daemon runs. After an error, part of it is made.
-func (d *daemon) inherit(t *handover.Taker, own *config.Config) (x *inheritance, err error) {
+func (d *daemon) inherit(r *capsule.Reader, own *config.Config) (x *inheritance, err error) {
 	x = &inheritance{}
-	rest := &kernel.Portions{FDs: t.FDs}
-	defer rest.Close()
-	e := &x.estate
-	if err := errors.Join(e.decode(t.State), e.check(own)); err != nil {
+	h := &x.handed
+	if _, err = r.Take("daemon", h); err == nil {
+		err = h.check(own)
+	}
+	if err != nil {
 		return x, fmt.Errorf("the state of the running daemon: %w", err)
 	}
-	fds, err := rest.Next(1)
+	if x.control, err = control.Import(own.Control, r, d); err != nil {
+		return x, err
+	}
+	switch own.MetricsListen {
+	case "":
+	case h.Config.MetricsListen:
+		x.metrics, err = metrics.Import(r, d.Status)
+	default:
+		x.metrics, err = metrics.Listen(own.MetricsListen, d.Status)
+	}
 	if err != nil {
 		return x, err
 	}
-	if x.control, err = control.Inherit(own.Control, fds[0], d); err != nil {
-		return x, err
-	}
-	if err := d.inheritMetrics(x, own, rest); err != nil {
-		return x, err
-	}
-	e.Config.Sandbox = own.Sandbox // each process has its own
+	h.Config.MetricsListen, h.Config.Sandbox = own.MetricsListen, own.Sandbox // each process has its own
 	if d.opts.Admit != nil {
-		if err := d.opts.Admit(&e.Config); err != nil {
+		if err := d.opts.Admit(&h.Config); err != nil {
 			return x, err
 		}
 	}
-	if x.plan, err = config.MakePlan(&config.Config{Control: e.Config.Control, MetricsListen: e.Config.MetricsListen, Sandbox: e.Config.Sandbox}, &e.Config); err != nil {
+	none := &config.Config{Control: h.Config.Control, MetricsListen: h.Config.MetricsListen, Sandbox: h.Config.Sandbox}
+	if x.plan, err = config.MakePlan(none, &h.Config); err != nil {
 		return x, err
 	}
-	if fds, err = rest.Next(e.Descriptors()); err != nil {
-		return x, err
-	}
-	if x.made, err = d.fleet.Inherit(&e.Config, e.State, fds); err != nil {
-		return x, err
-	}
-	fds, err = rest.Next(e.Inhibitors)
-	x.inhibitor = power.Inherit(fds)
+	x.inhibitor = power.Import(r)
+	x.made, err = d.fleet.Import(&h.Config, r)
 	return x, err
 }
 
-// decode decodes the state that another version may have sent. It ignores unknown fields, and uses defaults for
-// missing ones of a device or an interface.
-func (e *estate) decode(text []byte) error {
-	var lists struct {
-		Config struct{ Devices, Interfaces []json.RawMessage }
-	}
-	if err := errors.Join(json.Unmarshal(text, e), json.Unmarshal(text, &lists)); err != nil {
+// check checks the configuration that was handed over.
+func (h *handed) check(own *config.Config) error {
+	if err := h.Config.Validate(); err != nil {
 		return err
 	}
-	for i, one := range lists.Config.Devices {
-		e.Config.Devices[i] = config.NewDevice()
-		if err := json.Unmarshal(one, &e.Config.Devices[i]); err != nil {
-			return err
-		}
-	}
-	for i, one := range lists.Config.Interfaces {
-		e.Config.Interfaces[i] = config.NewInterface()
-		if err := json.Unmarshal(one, &e.Config.Interfaces[i]); err != nil {
-			return err
-		}
+	if h.Config.Control != own.Control {
+		return fmt.Errorf("its control socket is %s, not %s", h.Config.Control, own.Control)
 	}
 	return nil
-}
-
-// check checks the configuration of an estate.
-func (e *estate) check(own *config.Config) error {
-	if err := e.Config.Validate(); err != nil {
-		return err
-	}
-	switch {
-	case e.Config.Control != own.Control:
-		return fmt.Errorf("its control socket is %s, not %s", e.Config.Control, own.Control)
-	case len(e.Devices) != len(e.Config.Devices), len(e.Interfaces) != len(e.Config.Interfaces):
-		return fmt.Errorf("%d devices and %d interfaces for a configuration with %d and %d", len(e.Devices), len(e.Interfaces), len(e.Config.Devices), len(e.Config.Interfaces))
-	}
-	return nil
-}
-
-// inheritMetrics continues the listener of the metrics, unless this process has another address.
-func (d *daemon) inheritMetrics(x *inheritance, own *config.Config, rest *kernel.Portions) (err error) {
-	var fds []int
-	if x.estate.Metrics {
-		if fds, err = rest.Next(1); err != nil {
-			return err
-		}
-	}
-	same := own.MetricsListen == x.estate.Config.MetricsListen
-	x.estate.Config.MetricsListen = own.MetricsListen
-	switch {
-	case same && len(fds) > 0:
-		x.metrics, err = metrics.Inherit(fds[0], d.Status)
-		return err
-	case own.MetricsListen != "":
-		x.metrics, err = metrics.Listen(own.MetricsListen, d.Status)
-	}
-	kernel.CloseAll(fds)
-	return err
 }
 
 // begins begins to run what was inherited. This process, whose own configuration is own, owns it now.
 func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.control, d.metrics, d.inhibitor = x.control, x.metrics, x.inhibitor
 	d.control.Own()
-	d.journal.Restore(x.estate.Journal)
-	d.resting.Store(x.estate.Resting)
+	d.journal.Restore(x.handed.Journal)
+	d.resting.Store(x.handed.Suspended)
 	d.fleet.Commit(x.plan, x.made)
-	d.cfg, d.left = &x.estate.Config, x.estate.Left
+	d.cfg, d.left = &x.handed.Config, x.handed.Left
 	if next, err := own.WithRuntimeOf(d.cfg); err != nil || !d.runs(next) {
 		d.own = own
 	}
-	if err := x.estate.Systemd.Inherit(); err != nil {
+	if err := x.handed.Systemd.Inherit(); err != nil {
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service", "err", err)
 	}
 	began := time.Now()
-	for !x.made.Up(d.cfg, x.estate.State) && time.Since(began) < serveLimit && d.running.Err() == nil {
+	for !x.made.Up() && time.Since(began) < serveLimit && d.running.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	x.made.Settled()

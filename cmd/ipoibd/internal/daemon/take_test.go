@@ -10,11 +10,10 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
-	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule/capsuletest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -96,41 +95,73 @@ func TestTakeOverIsRefused(t *testing.T) {
 	}
 }
 
-// The configuration in an estate is that of the giver, whatever it contains.
-func TestEstateKeepsTheConfiguration(t *testing.T) {
+// The configuration that is handed over is that of the giver, whatever it contains.
+func TestConfigurationIsHandedOver(t *testing.T) {
 	cfg := configure(t, "ib0", "ib1")
 	index := 3
 	cfg.Devices[0].Peers, cfg.Devices[0].Grace = []string{"192.0.2.7"}, 7*time.Second
 	cfg.Interfaces[0].GIDIndex, cfg.Interfaces[0].Addresses = &index, []string{"10.0.0.1/24"}
-	cfg.Interfaces[1].PKey, cfg.Interfaces[1].Request = 0x8001, `{"name":"ib1"}`
+	cfg.Interfaces[1].PKey, cfg.Interfaces[1].Request, cfg.Interfaces[1].Existing = 0x8001, `{"name":"ib1"}`, true
 	must(t, cfg.Validate())
-	text, err := json.Marshal(estate{Config: *cfg})
+	text, err := json.Marshal(handed{Config: *cfg})
 	must(t, err)
-	var e estate
-	must(t, json.Unmarshal(text, &e))
-	if !reflect.DeepEqual(e.Config, *cfg) {
-		t.Errorf("%+v\nwant\n%+v", e.Config, *cfg)
+	var h handed
+	must(t, json.Unmarshal(text, &h))
+	h.Config.Sandbox = cfg.Sandbox // each process has its own
+	must(t, h.check(cfg))
+	if !reflect.DeepEqual(h.Config, *cfg) {
+		t.Errorf("%+v\nwant\n%+v", h.Config, *cfg)
 	}
 }
 
-// A state with other numbers of devices or descriptors than its configuration needs is refused.
-func TestEstateIsChecked(t *testing.T) {
+// A configuration that is not valid, or is for another control socket, is refused.
+func TestHandedIsChecked(t *testing.T) {
 	cfg := configure(t, "ib0")
-	devices, interfaces := make([]fleet.DeviceState, 1), make([]fleet.InterfaceState, 1)
-	good := estate{Config: *cfg, State: fleet.State{Devices: devices, Interfaces: interfaces}}
-	must(t, good.check(cfg))
+	must(t, (&handed{Config: *cfg}).check(cfg))
 	other := *cfg
 	other.Control = "/elsewhere"
-	for name, e := range map[string]estate{
-		"no device":            {Config: *cfg, State: fleet.State{Interfaces: interfaces}},
-		"two interfaces":       {Config: *cfg, State: fleet.State{Devices: devices, Interfaces: make([]fleet.InterfaceState, 2)}},
-		"another socket":       {Config: other, State: good.State},
-		"a bad configuration":  {Config: config.Config{Control: cfg.Control}},
-		"an impossible P_Key":  {Config: config.Config{Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "ib0", Device: "soft", PKey: hca.PKey(0)}}}},
-		"a name that is wrong": {Config: config.Config{Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "../ib0", Device: "soft", PKey: 0xffff}}}},
+	for name, c := range map[string]config.Config{
+		"another socket":       other,
+		"a bad configuration":  {Control: cfg.Control},
+		"an impossible P_Key":  {Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "ib0", Device: "soft", PKey: hca.PKey(0)}}},
+		"a name that is wrong": {Control: cfg.Control, Devices: cfg.Devices, Interfaces: []config.Interface{{Name: "../ib0", Device: "soft", PKey: 0xffff}}},
 	} {
-		if err := e.check(cfg); err == nil {
+		if err := (&handed{Config: c}).check(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// The format of what is handed over outlives versions.
+func TestFormat(t *testing.T) { capsuletest.Check(t, "daemon", handed{}) }
+
+// Fields that another version does not send have their defaults, not zero.
+func TestHandedByAnotherVersion(t *testing.T) {
+	cfg := configure(t, "ib0")
+	text, err := json.Marshal(handed{Config: *cfg})
+	must(t, err)
+	var all map[string]any
+	must(t, json.Unmarshal(text, &all))
+	all["newer"] = 1
+	c := all["config"].(map[string]any)
+	f, dev := c["interfaces"].([]any)[0].(map[string]any), c["devices"].([]any)[0].(map[string]any)
+	f["newer"], dev["newer"] = []int{1}, map[string]any{"a": 1}
+	delete(f, "ebpf")
+	delete(dev, "give_up_after")
+	delete(dev, "lanes")
+	delete(all, "left")
+	text, err = json.Marshal(all)
+	must(t, err)
+	var h handed
+	must(t, json.Unmarshal(text, &h))
+	h.Config.Sandbox = cfg.Sandbox
+	must(t, h.check(cfg))
+	if !reflect.DeepEqual(h.Config, *cfg) {
+		t.Errorf("%+v\nwant\n%+v", h.Config, *cfg)
+	}
+	for _, bad := range []string{"", "[]", `{"config":{"devices":[1]}}`} {
+		if err := json.Unmarshal([]byte(bad), new(handed)); err == nil {
+			t.Errorf("%q is accepted", bad)
 		}
 	}
 }
@@ -221,41 +252,6 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 	r.stop()
 }
 
-// A state of another version is understood: unknown fields are ignored, and missing ones have their defaults,
-// not zero.
-func TestEstateOfAnotherVersion(t *testing.T) {
-	cfg := configure(t, "ib0")
-	text, err := json.Marshal(estate{Config: *cfg, State: fleet.State{Devices: make([]fleet.DeviceState, 1), Interfaces: make([]fleet.InterfaceState, 1)}})
-	must(t, err)
-	var all map[string]any
-	must(t, json.Unmarshal(text, &all))
-	for _, name := range []string{"Asleep", "Devices", "Interfaces"} { // of the fleet
-		if _, ok := all[name]; !ok {
-			t.Errorf("no %s in %s", name, text)
-		}
-	}
-	all["Newer"] = 1
-	c := all["Config"].(map[string]any)
-	f, dev := c["Interfaces"].([]any)[0].(map[string]any), c["Devices"].([]any)[0].(map[string]any)
-	f["Newer"], dev["Newer"] = []int{1}, map[string]any{"a": 1}
-	delete(f, "EBPF")
-	delete(dev, "GiveUpAfter")
-	delete(all, "Left")
-	text, err = json.Marshal(all)
-	must(t, err)
-	var e estate
-	must(t, e.decode(text))
-	must(t, e.check(cfg))
-	if !reflect.DeepEqual(e.Config, *cfg) {
-		t.Errorf("%+v\nwant\n%+v", e.Config, *cfg)
-	}
-	for _, bad := range []string{"", "[]", `{"Config":{"Devices":[1]}}`} {
-		if err := new(estate).decode([]byte(bad)); err == nil {
-			t.Errorf("%q is accepted", bad)
-		}
-	}
-}
-
 // After a hand-over for which traffic has stopped in vain there is a pause before the next one, and the
 // refusal says for how long.
 func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
@@ -271,7 +267,7 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 	must(t, err)
 	taker, err := handover.Take(t.Context(), conn)
 	must(t, err)
-	kernel.CloseAll(taker.FDs)
+	taker.Capsule.Close()
 	taker.Fail()
 	r.waitState(0, "up")
 	opts := options()

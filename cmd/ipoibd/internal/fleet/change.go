@@ -27,7 +27,8 @@ type Made struct {
 	devices map[string]*Device
 	ifaces  map[string]*Interface
 	in      Namespace
-	asleep  bool // the devices begin suspended
+	asleep  bool     // the devices begin suspended
+	wereUp  []string // interfaces that were up in the process that handed them over
 }
 
 // Discard undoes what was made. Only interfaces that existed before remain.

@@ -3,57 +3,41 @@ package fleet
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
-	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/qprecovery"
 )
 
-// State is what one process hands over to another, with descriptors: those of devices and then those of interfaces,
-// FDs of each. Both lists are in the order of the configuration.
-type State struct {
-	Asleep     bool // the devices are suspended
-	Devices    []DeviceState
-	Interfaces []InterfaceState
+// The capsule of a fleet has the part "fleet", and a room for each device and interface of the configuration: "devices/"
+// and "interfaces/" with its name.
+
+// state is the part "fleet".
+type state struct {
+	Asleep bool `json:"asleep"` // the devices are suspended
 }
 
-// DeviceState is the state of a device.
-type DeviceState struct {
-	FDs    int
-	HCA    backend.Handed
-	Before counted
-	Ladder qprecovery.HandedDevice
+// deviceState is the part "device" in the room of a device, beside those of its slot.
+type deviceState struct {
+	Before counted                 `json:"before"`
+	Ladder qprecovery.HandedDevice `json:"ladder"`
 }
 
-// InterfaceState is the state of an interface.
-type InterfaceState struct {
-	FDs   int
-	State iface.State
-}
-
-// Descriptors returns how many descriptors come with the state.
-func (s *State) Descriptors() (n int) {
-	for _, d := range s.Devices {
-		n += d.FDs
-	}
-	for _, i := range s.Interfaces {
-		n += i.FDs
-	}
-	return n
-}
+func deviceRoom(name string) string    { return "devices/" + name }
+func interfaceRoom(name string) string { return "interfaces/" + name }
 
 // counted is what processes have counted of a device.
 type counted struct {
-	Counters report.Totals
-	Drops    uint64
-	Opens    uint64
-	Recovery *report.Recovery
+	Counters report.Totals    `json:"counters"`
+	Drops    uint64           `json:"drops"`
+	Opens    uint64           `json:"opens"`
+	Recovery *report.Recovery `json:"recovery"`
 }
 
 // addTo adds the counts to a report of the device.
@@ -64,59 +48,56 @@ func (c *counted) addTo(r *report.Device) {
 	r.Recovery = r.Recovery.After(c.Recovery)
 }
 
-// State returns the state of everything that was parked, with descriptors, which the caller closes, also after an
-// error.
-func (f *Fleet) State(p *Parked) (s State, fds []int, err error) {
-	s.Interfaces = make([]InterfaceState, len(p.ifaces))
-	ofIfaces, errs := make([][]int, len(p.ifaces)), make([]error, len(p.ifaces))
+// Export puts everything that was parked into a capsule.
+func (f *Fleet) Export(p *Parked, w *capsule.Writer) error {
+	errs := make([]error, len(p.ifaces))
 	var all sync.WaitGroup
 	for i, held := range p.ifaces {
-		all.Go(func() {
-			s.Interfaces[i].State, ofIfaces[i], errs[i] = held.State()
-			s.Interfaces[i].FDs = len(ofIfaces[i])
-		})
+		all.Go(func() { _, errs[i] = held.Export(w.Room(interfaceRoom(held.Name()))) })
 	}
 	all.Wait()
 	for _, d := range p.devices { // after the interfaces, whose last messages it has sent
-		r := d.Report(time.Now())
-		x := DeviceState{Before: counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}, Ladder: d.Ladder}
-		var own []int
-		x.HCA, own, err = d.Slot.HandOver()
-		errs = append(errs, err)
-		x.FDs, fds = len(own), append(fds, own...)
-		s.Devices = append(s.Devices, x)
-	}
-	for _, own := range ofIfaces {
-		fds = append(fds, own...)
+		r, room := d.Report(time.Now()), w.Room(deviceRoom(d.Name))
+		room.Put("device", deviceState{counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}, d.Ladder})
+		errs = append(errs, d.Slot.Export(room))
 	}
 	f.mu.Lock()
-	s.Asleep = f.asleep
+	w.Put("fleet", state{f.asleep})
 	f.mu.Unlock()
-	return s, fds, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// Inherit makes everything that another process runs by a configuration, with its descriptors, which it owns from then
-// on. Nothing of it runs yet. After an error, part of it is made; Close closes it.
-func (f *Fleet) Inherit(cfg *config.Config, s State, fds []int) (m Made, err error) {
-	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, asleep: s.Asleep}
-	rest := kernel.Portions{FDs: fds}
-	defer rest.Close()
-	for n, c := range cfg.Devices {
-		own, err := rest.Next(s.Devices[n].FDs)
-		if err != nil {
+// Import makes everything that another process runs by a configuration. Nothing of it runs yet. After an error, part of it
+// is made; Close closes it.
+func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error) {
+	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}}
+	var s state
+	if err := r.Value("fleet", &s); err != nil {
+		return m, err
+	}
+	m.asleep = s.Asleep
+	states, await := map[string]iface.State{}, map[string][]hca.QPN{}
+	for _, c := range cfg.Interfaces {
+		var s iface.State
+		if _, err := r.Room(interfaceRoom(c.Name)).Take("interface", &s); err != nil {
 			return m, err
 		}
-		if err := f.inheritDevice(m, c, cfg, s, s.Devices[n], own); err != nil {
-			return m, fmt.Errorf("device %s: %w", c.Name, err)
+		states[c.Name] = s
+		if s.QPN != 0 {
+			await[c.Device] = append(await[c.Device], s.QPN)
+			m.wereUp = append(m.wereUp, c.Name)
 		}
 	}
-	for n, c := range cfg.Interfaces {
-		own, err := rest.Next(s.Interfaces[n].FDs)
+	for _, c := range cfg.Devices {
+		d, err := f.importDevice(c, cfg, r.Room(deviceRoom(c.Name)), await[c.Name])
 		if err != nil {
-			return m, err
+			return m, fmt.Errorf("device %s: %w", c.Name, err)
 		}
+		m.devices[c.Name] = d
+	}
+	for _, c := range cfg.Interfaces {
 		d := m.devices[c.Device]
-		i, err := iface.Inherit(c, s.Interfaces[n].State, own, f.env(d))
+		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.env(d))
 		if err != nil {
 			return m, fmt.Errorf("interface %s: %w", c.Name, err)
 		}
@@ -125,24 +106,23 @@ func (f *Fleet) Inherit(cfg *config.Config, s State, fds []int) (m Made, err err
 	return m, nil
 }
 
-// inheritDevice makes a device that continues one of the other process, and waits for the queue pairs of
+// importDevice makes a device that continues one of the other process, and waits for the queue pairs of
 // its interfaces.
-func (f *Fleet) inheritDevice(m Made, c config.Device, cfg *config.Config, s State, e DeviceState, fds []int) error {
+func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
+	var s deviceState
+	if _, err := r.Take("device", &s); err != nil {
+		return nil, err
+	}
 	d, err := f.newDevice(f.running, c, cfg.Interfaces, false)
 	if err != nil {
-		kernel.CloseAll(fds)
-		return err
+		return nil, err
 	}
-	m.devices[c.Name] = d
-	var await []hca.QPN
-	for n, i := range cfg.Interfaces {
-		if qpn := s.Interfaces[n].State.QPN; i.Device == c.Name && qpn != 0 {
-			await = append(await, qpn)
-		}
+	d.before = s.Before
+	d.Inherit(s.Ladder)
+	if err := d.Slot.Import(r, await); err != nil {
+		return nil, errors.Join(err, d.Slot.Close())
 	}
-	d.before = e.Before
-	d.Inherit(e.Ladder)
-	return d.Slot.Inherit(e.HCA, fds, await)
+	return d, nil
 }
 
 // Close closes everything that was inherited, without an effect on what the other process continues.
@@ -156,14 +136,9 @@ func (m Made) Close() (err error) {
 	return err
 }
 
-// Up reports whether all interfaces are up again that were up when the state was taken.
-func (m Made) Up(cfg *config.Config, s State) bool {
-	for n, c := range cfg.Interfaces {
-		if s.Interfaces[n].State.QPN != 0 && !m.ifaces[c.Name].Works() {
-			return false
-		}
-	}
-	return true
+// Up reports whether all interfaces are up again that were up in the other process.
+func (m Made) Up() bool {
+	return !slices.ContainsFunc(m.wereUp, func(name string) bool { return !m.ifaces[name].Works() })
 }
 
 // Settled ends the other process's memberships, once the interfaces have joined their groups ([backend.Slot.Settled]).

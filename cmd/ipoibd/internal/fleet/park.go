@@ -20,8 +20,13 @@ const (
 
 // Parked is a fleet that waits, because another process may continue everything.
 type Parked struct {
-	ifaces  []*iface.Parked
+	ifaces  []parkedInterface
 	devices []parkedDevice
+}
+
+type parkedInterface struct {
+	*Interface
+	*iface.Parked
 }
 
 type parkedDevice struct {
@@ -110,7 +115,7 @@ func (f *Fleet) park(ctx context.Context) (*Parked, error) {
 		if err != nil {
 			return p, fmt.Errorf("interface %s: %w", m.Name(), err)
 		}
-		p.ifaces = append(p.ifaces, held)
+		p.ifaces = append(p.ifaces, parkedInterface{m, held})
 	}
 	for _, d := range devices {
 		held, err := d.Park(ctx)

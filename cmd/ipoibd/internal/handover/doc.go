@@ -21,8 +21,7 @@
 // If a taker is to end while it waits for yours, it stops receiving: the giver can send no more, and keeps
 // everything, unless yours was on its way.
 //
-// Both sides ignore fields that they do not know, and use defaults for those that are missing, so neighbouring
-// versions can take over from each other. Another number or order of descriptors needs another version.
+// The state is a capsule, whose format outlives versions (package capsule), so other versions can take over.
 //
 //	file       | what
 //	machine.go | the states of both sides

@@ -2,7 +2,6 @@ package handover
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // askLimit bounds the wait for the request.
@@ -70,11 +70,10 @@ func (g *Giver) Withdraw(why error) {
 	}
 }
 
-// Offer sends the state and the descriptors, which the caller keeps, and waits for the taker, but only
-// until limit, because all traffic stands still. After nil the taker owns everything, after an error the
-// giver does.
-func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
-	body, err := json.Marshal(what)
+// Offer sends a capsule, which the caller closes, and waits for the taker, but only until limit, because all traffic
+// stands still. After nil the taker owns everything, after an error the giver does.
+func (g *Giver) Offer(what *capsule.Writer, limit time.Time) error {
+	parts, fds, err := what.Contents()
 	if err == nil {
 		err = g.conn.SetDeadline(limit)
 	}
@@ -82,7 +81,7 @@ func (g *Giver) Offer(what any, fds []int, limit time.Time) error {
 		g.Withdraw(err)
 		return err
 	}
-	if err := g.conn.send(message{Type: g.state.becomes(prepared), State: body}, fds); err != nil {
+	if err := g.conn.send(message{Type: g.state.becomes(prepared), Parts: parts}, fds); err != nil {
 		g.keep(broken, err)
 		return fmt.Errorf("send the offer: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // pairOf returns both ends of a connection.
@@ -104,19 +105,22 @@ func TestHandOver(t *testing.T) {
 		if g.PID != os.Getpid() {
 			t.Errorf("the taker is process %d, want %d", g.PID, os.Getpid())
 		}
-		what := map[string]string{"peers": strings.Repeat("x", 1<<20)}
-		if err := g.Offer(what, pipes(t, n), time.Now().Add(takeLimit)); err != nil {
+		what, peers := capsule.NewWriter(), strings.Repeat("x", 1<<20)
+		what.PutFDs("all", peers, pipes(t, n)...)
+		if err := g.Offer(what, time.Now().Add(takeLimit)); err != nil {
 			t.Fatal(err)
 		}
+		what.Close()
 		got := <-done
 		if got.err != nil || got.owns != nil {
 			t.Fatalf("take: %v, own: %v", got.err, got.owns)
 		}
-		var state map[string]string
-		if err := json.Unmarshal(got.t.State, &state); err != nil || state["peers"] != what["peers"] || len(got.t.FDs) != n {
-			t.Fatalf("%d bytes and %d descriptors: %v", len(got.t.State), len(got.t.FDs), err)
+		var text string
+		fds, err := got.t.Capsule.Take("all", &text)
+		if err != nil || text != peers || len(fds) != n {
+			t.Fatalf("%d bytes and %d descriptors: %v", len(text), len(fds), err)
 		}
-		for i, fd := range got.t.FDs {
+		for i, fd := range fds {
 			var number uint16
 			f := os.NewFile(uintptr(fd), "taken")
 			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
@@ -149,18 +153,18 @@ func TestHandOverFails(t *testing.T) {
 		},
 		{
 			"the taker cannot", func(*Taker) bool { return false },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(capsule.NewWriter(), time.Now().Add(takeLimit)) },
 			"did not take over", "failed",
 		},
 		{
 			"the taker dies", func(t *Taker) bool { _ = t.conn.Close(); return false },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(capsule.NewWriter(), time.Now().Add(takeLimit)) },
 			"did not take over", "failed",
 		},
 		{
 			"the giver dies", always,
 			func(t *testing.T, g *Giver) error { // after the offer
-				if err := g.conn.send(message{Type: g.state.becomes(prepared), State: json.RawMessage("{}")}, nil); err != nil {
+				if err := g.conn.send(message{Type: g.state.becomes(prepared), Parts: []capsule.Part{}}, nil); err != nil {
 					t.Fatal(err)
 				}
 				_, _, err := g.conn.receive()
@@ -171,13 +175,17 @@ func TestHandOverFails(t *testing.T) {
 		{
 			"the taker is stopped",
 			func(*Taker) bool { time.Sleep(takeLimit + takeLimit/4); return true },
-			func(_ *testing.T, g *Giver) error { return g.Offer(struct{}{}, nil, time.Now().Add(takeLimit)) },
+			func(_ *testing.T, g *Giver) error { return g.Offer(capsule.NewWriter(), time.Now().Add(takeLimit)) },
 			"did not take over in time", "the running daemon continues",
 		},
 		{
 			"no JSON", always,
-			func(_ *testing.T, g *Giver) error { return g.Offer(func() {}, nil, time.Now().Add(takeLimit)) },
-			"unsupported type", "the running daemon continues: json",
+			func(_ *testing.T, g *Giver) error {
+				w := capsule.NewWriter()
+				w.Put("all", func() {})
+				return g.Offer(w, time.Now().Add(takeLimit))
+			},
+			"unsupported type", "the running daemon continues: all: json",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -220,7 +228,10 @@ func TestExactlyOneOwnerOfALateTaker(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := g.Offer(strings.Repeat("x", size), []int{int(os.Stdin.Fd())}, time.Now().Add(50*time.Millisecond)); err == nil {
+			w := capsule.NewWriter()
+			defer w.Close()
+			w.Put("all", strings.Repeat("x", size), os.Stdin)
+			if err := g.Offer(w, time.Now().Add(50*time.Millisecond)); err == nil {
 				t.Errorf("%d bytes: a taker that does not run has taken over", size)
 			}
 			x := &Taker{conn: conn{taker}, state: waiting}
@@ -338,7 +349,7 @@ func TestGiverIsGone(t *testing.T) {
 // A message of another program may have more fields, or fewer.
 func TestUnknownFieldsAreIgnored(t *testing.T) {
 	giver, taker := pairOf(t)
-	const text = `{"type":"ask","version":1,"newer":true}`
+	const text = `{"type":"ask","version":2,"newer":true}`
 	if _, err := taker.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +364,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 // A giver refuses other versions and other messages, and explains that.
 func TestGiverRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"type":"ask","version":2}`:    "version 2",
+		`{"type":"ask","version":1}`:    "version 1",
 		`{"type":"taken"}`:              `the first message is a "taken"`,
 		`{"type":"ask"} {"type":"ask"}`: "after top-level value",
 		`[]`:                            "cannot unmarshal",
@@ -415,7 +426,7 @@ func TestReceiveIsBounded(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, m := range []message{
 		{Type: "ask", Version: Version},
-		{Type: "offer", State: json.RawMessage(`{"Config":{}}`), FDs: 3},
+		{Type: "offer", Parts: []capsule.Part{{Name: "a", Value: json.RawMessage(`{"b":{}}`), Descriptors: 3}}, FDs: 3},
 		{Type: "taken"},
 		{Type: "yours"},
 		{Type: "withdrawn", Reason: "busy"},
@@ -438,12 +449,12 @@ func FuzzParse(f *testing.F) {
 		if err := json.Unmarshal(text, &again); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		var a, b bytes.Buffer
-		if m.State != nil && (json.Compact(&a, m.State) != nil || json.Compact(&b, again.State) != nil) {
-			t.Fatalf("%s and %s", m.State, again.State)
-		}
-		m.State, again.State = nil, nil
-		if !slices.Equal([]any{m.Type, m.Version, m.FDs, m.Reason}, []any{again.Type, again.Version, again.FDs, again.Reason}) {
+		same := slices.EqualFunc(m.Parts, again.Parts, func(a, b capsule.Part) bool {
+			var x, y bytes.Buffer
+			return a.Name == b.Name && a.Descriptors == b.Descriptors &&
+				(a.Value == nil || json.Compact(&x, a.Value) == nil && json.Compact(&y, b.Value) == nil && bytes.Equal(x.Bytes(), y.Bytes()))
+		})
+		if !same || !slices.Equal([]any{m.Type, m.Version, m.FDs, m.Reason}, []any{again.Type, again.Version, again.FDs, again.Reason}) {
 			t.Errorf("%+v, then %+v", m, again)
 		}
 	})

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
-// Version of the protocol. A giver refuses any other. Fields of messages and of the state may be added and
-// removed without a change of the version: a side ignores what it does not know, and uses defaults for what is missing.
-const Version = 1
+// Version of the protocol. A giver refuses any other. Parts, and fields of messages and parts, may be added and removed
+// without a change of the version (package capsule).
+const Version = 2
 
 // Bounds of what a process accepts from the other one.
 const (
@@ -33,11 +34,11 @@ const (
 
 // message is what the two sides send each other. Only the fields of its type are set.
 type message struct {
-	Type    string          `json:"type"`
-	Version int             `json:"version,omitempty"` // ask
-	State   json.RawMessage `json:"state,omitempty"`   // offer
-	FDs     int             `json:"fds,omitempty"`     // offer
-	Reason  string          `json:"reason,omitempty"`  // withdrawn
+	Type    string         `json:"type"`
+	Version int            `json:"version,omitempty"` // ask
+	Parts   []capsule.Part `json:"parts,omitempty"`   // offer
+	FDs     int            `json:"fds,omitempty"`     // offer
+	Reason  string         `json:"reason,omitempty"`  // withdrawn
 }
 
 // conn sends and receives messages.

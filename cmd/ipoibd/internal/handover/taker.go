@@ -2,7 +2,6 @@ package handover
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // offerLimit bounds the wait for the offer: the giver first completes what is in flight.
@@ -33,10 +33,9 @@ func Gone(err error) error {
 
 // Taker is the taker's side of a connection. One goroutine uses it.
 type Taker struct {
-	conn  conn
-	state state
-	State json.RawMessage // of the giver
-	FDs   []int           // of the giver; the caller owns them
+	conn    conn
+	state   state
+	Capsule *capsule.Reader // of the giver; the caller closes it
 }
 
 // Take asks for everything and receives the offer. The taker owns the connection. Errors: ErrGone, why
@@ -54,7 +53,9 @@ func Take(ctx context.Context, c *net.UnixConn) (*Taker, error) {
 		err = errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
-		kernel.CloseAll(t.FDs)
+		if t.Capsule != nil {
+			t.Capsule.Close()
+		}
 		return nil, errors.Join(err, c.Close())
 	}
 	return t, nil
@@ -69,8 +70,10 @@ func (t *Taker) offered() error {
 	}
 	m, fds, err := t.conn.receive()
 	if t.state.becomes(eventOf(m, err)); t.state == building {
-		t.State, t.FDs = m.State, fds
-		return nil
+		if t.Capsule, err = capsule.NewReader(m.Parts, fds); err != nil {
+			t.state.becomes(failed)
+		}
+		return err
 	}
 	kernel.CloseAll(fds)
 	return t.why(m, err)

@@ -29,8 +29,9 @@ type attachment struct {
 // Offloads are those that were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another
 // process that continues the interface need set them again, and wait for the kernel's lock of all interfaces.
 type Offloads struct {
-	Wanted, Got link.Offloads
-	Set         bool
+	Wanted link.Offloads `json:"wanted"` // TUN_F_*
+	Got    link.Offloads `json:"got"`
+	Set    bool          `json:"set"`
 }
 
 // use sets the offloads of a TAP, unless they were set before, and returns those that it accepted.

@@ -8,12 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 )
@@ -27,31 +26,43 @@ const (
 	handlesLimit = 20 * time.Millisecond
 )
 
-// State is what another process needs to continue an interface. The descriptors belong to TAP.
+// State is the part "interface" of a capsule, beside those of the TAP: what another process needs to continue an
+// interface.
 type State struct {
-	TAP      link.Handed
-	Offloads Offloads // of the TAP
-	QPN      hca.QPN  // 0: it has no queue pair
-	Adopted  bool
-	MTU      MTUState
-	Peers    []neigh.PeerInfo
-	Before   Before
-	Ladder   qprecovery.Handed
+	Carried
+	QPN      hca.QPN           `json:"qpn"` // 0: it has no queue pair
+	Carrier  bool              `json:"carrier"`
+	Offloads Offloads          `json:"offloads"` // of the TAP
+	Peers    []neigh.PeerInfo  `json:"peers"`
+	Ladder   qprecovery.Handed `json:"ladder"`
+}
+
+// Carried is what an interface keeps when it continues in another process, or with another configuration.
+type Carried struct {
+	Adopted bool     `json:"adopted"`
+	MTU     MTUState `json:"mtu"`
+	Before  Before   `json:"before"`
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
 // processes, and by interfaces of this one that were rebuilt.
 type Before struct {
-	Counters report.Totals
-	TAP      report.Totals // those of report.Interface.Kernel that are not the kernel's
-	Filtered uint64        // frames that their filters have dropped, which the kernel counts too
-	Resolved report.Histogram
-	Recovery *report.Recovery
+	Counters report.Totals    `json:"counters"`
+	TAP      report.Totals    `json:"tap"`      // those of report.Interface.Kernel that are not the kernel's
+	Filtered uint64           `json:"filtered"` // frames that their filters have dropped, which the kernel counts too
+	Resolved report.Histogram `json:"resolved"`
+	Recovery *report.Recovery `json:"recovery"`
+}
+
+// carry makes a new interface continue what another one has carried so far.
+func (f *Iface) carry(c Carried) {
+	f.host.adopted, f.host.mtu, f.before = c.Adopted, c.MTU, c.Before
+	f.host.rebuilt = c.MTU.Set != 0 // else ib0 was never examined
 }
 
 // handable is a TAP that another process can continue.
 type handable interface {
-	HandOver() (link.Handed, []int, error)
+	Export(w *capsule.Writer)
 	GiveUp()
 	Own()
 }
@@ -99,7 +110,7 @@ func (h *heir) awaitHandles(n *neighbours) {
 }
 
 // Parked is an interface whose Run waits, because another process may continue it. Meanwhile the host's
-// frames stay in the TAP. One goroutine calls State, and then either Resume or Leave.
+// frames stay in the TAP. One goroutine calls Export, and then either Resume or Leave.
 type Parked struct {
 	f     *Iface
 	calls chan func() // Run calls them; closed: it continues
@@ -203,15 +214,20 @@ func (f *Iface) flush() error {
 	return nil
 }
 
-// State completes what has arrived, and returns what another process needs to continue the interface,
-// with descriptors, which the caller closes. The device no longer receives. No frame is on its way
-// through this process afterwards, except those that it has counted as dropped in the state.
-func (p *Parked) State() (s State, fds []int, err error) {
-	p.do(func() { s, fds, err = p.f.handOver() })
-	return s, fds, err
+// Export completes what has arrived, and puts what another process needs to continue the interface into a capsule. The
+// device no longer receives. No frame is on its way through this process afterwards, except those that it has counted as
+// dropped in the state, which Export also returns.
+func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
+	p.do(func() {
+		if s, err = p.f.parkedState(); err == nil {
+			w.Put("interface", s)
+			p.f.host.tap.(handable).Export(w)
+		}
+	})
+	return s, err
 }
 
-func (f *Iface) handOver() (s State, fds []int, err error) {
+func (f *Iface) parkedState() (s State, err error) {
 	if f.rec.att != nil {
 		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes {
@@ -222,18 +238,16 @@ func (f *Iface) handOver() (s State, fds []int, err error) {
 		f.drainSlow()
 		f.rec.hung(f.flush())
 		if err := f.lanes.hung(); err != nil {
-			return s, nil, err
+			return s, err
 		}
 		s.QPN = f.rec.att.self.QPN
 	}
-	s.Adopted, s.MTU, s.Offloads = f.host.adopted, f.host.mtu, f.rec.onTAP
-	s.Peers = handedPeers(f.nbrs.table.Peers())
 	f.show(time.Now())
-	s.Before = f.counted()
+	s.Carried = Carried{f.host.adopted, f.host.mtu, f.counted()}
 	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
+	s.Carrier, s.Offloads, s.Peers = f.host.custody.lit(), f.rec.onTAP, handedPeers(f.nbrs.table.Peers())
 	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
-	s.TAP, fds, err = f.host.tap.(handable).HandOver()
-	return s, fds, err
+	return s, nil
 }
 
 // maxHeardHanded bounds the peers of an interface that are handed over without having been used. Anyone
@@ -314,7 +328,7 @@ func (p *Parked) Resume() {
 		if p.stale {
 			p.f.lanes.discard(true)
 		}
-		p.f.rec.heal(qprecovery.Tick{}) // carries out what State has found
+		p.f.rec.heal(qprecovery.Tick{}) // carries out what Export has found
 	})
 	close(p.calls)
 }
@@ -329,18 +343,15 @@ func (p *Parked) Leave() {
 	close(p.calls)
 }
 
-// Inherit continues the interface of another process, with its descriptors, which it owns from then
-// on. It leaves ib0 as it is until Run: before, Close only closes the queues.
-func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) {
-	if s.TAP.Queues != cfg.Lanes || s.TAP.Name != cfg.NetdevName() {
-		for _, fd := range fds {
-			_ = unix.Close(fd)
-		}
-		return nil, fmt.Errorf("%d queues of %s for %d lanes of %s", s.TAP.Queues, s.TAP.Name, cfg.Lanes, cfg.NetdevName())
-	}
-	tap, err := link.Inherit(s.TAP, fds)
+// Import continues the interface of another process, with the TAP in the same room of the capsule. It leaves ib0 as it is
+// until Run: before, Close only closes the queues.
+func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, error) {
+	tap, err := link.Import(r)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(tap.Queues()); n != cfg.Lanes || tap.Name() != cfg.NetdevName() {
+		return nil, errors.Join(fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), cfg.Lanes, cfg.NetdevName()), tap.Close())
 	}
 	f, err := New(cfg, realTAP{tap}, env)
 	if err != nil {
@@ -355,13 +366,9 @@ func Inherit(cfg config.Interface, s State, fds []int, env Env) (*Iface, error) 
 
 // continues takes over the state of another process, and shows it at once: Run may begin much later.
 func (f *Iface) continues(s State) {
-	f.before, f.heir = s.Before, heir{inherited: true, qpn: s.QPN}
-	f.host.adopted, f.host.rebuilt = s.Adopted, s.MTU.Set != 0
-	f.host.mtu = s.MTU
-	f.host.custody.wantCarrier = s.TAP.Carrier
-	if s.Offloads.Got == s.TAP.Offloads {
-		f.rec.onTAP = s.Offloads
-	}
+	f.carry(s.Carried)
+	f.heir = heir{inherited: true, qpn: s.QPN}
+	f.host.custody.wantCarrier, f.rec.onTAP = s.Carrier, s.Offloads
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
 	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)

@@ -10,17 +10,17 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/link/kernel/capsule"
+	"ipoibd/link/kernel/capsule/capsuletest"
 	"ipoibd/link/linktest"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 )
 
-// HandOver, GiveUp and Own make the test's TAP one that another process can continue.
-func (t *tap) HandOver() (link.Handed, []int, error) {
-	return link.Handed{Name: t.Name(), Queues: 1}, nil, nil
-}
-func (t *tap) GiveUp() { t.given = true }
-func (*tap) Own()      {}
+// Export, GiveUp and Own make the test's TAP one that another process can continue.
+func (*tap) Export(*capsule.Writer) {}
+func (t *tap) GiveUp()              { t.given = true }
+func (*tap) Own()                   {}
 
 // A parked interface has nothing in flight, its state accounts for every frame, and it sends and receives
 // nothing. After Resume it continues with the same queue pair.
@@ -38,7 +38,7 @@ func TestPark(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := p.State()
+		s, err := p.Export(capsule.NewWriter())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestR26WaitingInterfaceIsParked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := p.State()
+		s, err := p.Export(capsule.NewWriter())
 		if err != nil || s.QPN != 0 || s.Ladder.State != qprecovery.Detached || !s.Ladder.NoCarrier || s.Ladder.Record == nil || len(s.Before.Recovery.History) != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
@@ -169,24 +169,27 @@ func TestLeave(t *testing.T) {
 }
 
 // The next process knows which offloads the TAP has, so it does not wait for the kernel's lock of all interfaces to set
-// them again, unless the TAP has others than the state says.
+// them again.
 func TestOffloadsAreHandedOver(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		p, err := a.iface.Park(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := p.State()
+		s, err := p.Export(capsule.NewWriter())
 		if err != nil || !s.Offloads.Set || s.Offloads.Got == 0 {
 			t.Fatalf("%+v, %v", s.Offloads, err)
 		}
-		for _, on := range []link.Offloads{s.Offloads.Got, 0} {
-			s.TAP.Offloads = on
+		want := s.Offloads
+		for _, known := range []bool{true, false} {
+			if !known { // as in the state of a version that does not know of offloads
+				s.Offloads = Offloads{}
+			}
 			device, set := &tap{Fake: linktest.NewFake("ib0")}, false
 			next := newIface(t, device, a.dev, testConfig())
 			next.continues(s)
-			if got, err := next.rec.onTAP.use(&noting{device, &set}, s.Offloads.Wanted); err != nil || got != s.Offloads.Got || set != (on == 0) {
-				t.Errorf("the TAP has %v: got %v, %v, set again: %t", on, got, err, set)
+			if got, err := next.rec.onTAP.use(&noting{device, &set}, want.Wanted); err != nil || got != want.Got || set == known {
+				t.Errorf("offloads known: %t; got %v, %v, set again: %t", known, got, err, set)
 			}
 			if err := next.Close(); err != nil {
 				t.Error(err)
@@ -225,3 +228,6 @@ func TestHandedPeersAreBounded(t *testing.T) {
 		t.Errorf("%d peers, %d of them used; want %d and %d", len(handed), used, 3*maxHeardHanded, 2*maxHeardHanded)
 	}
 }
+
+// The format of what is handed over outlives versions.
+func TestFormat(t *testing.T) { capsuletest.Check(t, "interface", State{}) }

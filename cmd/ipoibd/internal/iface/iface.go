@@ -121,12 +121,11 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	next.host.adopted, next.host.mtu, next.before = f.host.adopted, f.host.mtu, before
+	next.carry(Carried{f.host.adopted, f.host.mtu, before})
 	if cfg.MTU != f.cfg.MTU {
 		next.host.mtu.configure(cfg.MTU)
 	}
-	next.host.rebuilt = f.host.mtu.Set != 0 // else ib0 was never examined
-	raise := cfg.Up && !f.cfg.Up            // the operator may have set it down since
+	raise := cfg.Up && !f.cfg.Up // the operator may have set it down since
 	next.host.assignment.raise, next.host.assignment.rising = raise, raise
 	if cfg.EBPF && programmable {
 		next.attachPrograms(tap, env)

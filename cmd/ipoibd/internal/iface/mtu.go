@@ -153,10 +153,10 @@ const minIPv6MTU = 1280 // RFC 8200, section 5
 // MTUState decides the interface's MTU. It keeps the operator's request while the underlay is
 // too small for it.
 type MTUState struct {
-	Set   int  // the MTU that the daemon has set, 0: none yet
-	Wish  int  // the requested MTU, 0: the largest that fits
-	Fresh bool // Wish was found on the interface and not compared yet with what fits
-	Cut   int  // the request that was reported as too large, 0: none
+	Set   int  `json:"set"`   // the MTU that the daemon has set, 0: none yet
+	Wish  int  `json:"wish"`  // the requested MTU, 0: the largest that fits
+	Fresh bool `json:"fresh"` // Wish was found on the interface and not compared yet with what fits
+	Cut   int  `json:"cut"`   // the request that was reported as too large, 0: none
 }
 
 // mtuReport is what the operator should know about the MTU.

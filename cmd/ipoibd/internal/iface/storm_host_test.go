@@ -16,6 +16,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
@@ -173,7 +174,7 @@ func (h *stormHost) park(pause time.Duration) {
 		if err != nil {
 			return // a recovery is under way
 		}
-		_, _, _ = p.State() // a device that hangs in a post is found now
+		_, _ = p.Export(capsule.NewWriter()) // a device that hangs in a post is found now
 		time.Sleep(pause)
 		p.Resume()
 	})

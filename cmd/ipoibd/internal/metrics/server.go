@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/link/kernel/capsule"
 )
 
 // Limits of the clients on the network.
@@ -48,12 +48,10 @@ func Listen(addr string, status func() report.Status) (*Server, error) {
 	return newServer(l, status)
 }
 
-// Inherit returns a server that continues the listener of another process, whose descriptor it owns
-// from then on. Connections wait until Serve.
-func Inherit(fd int, status func() report.Status) (*Server, error) {
-	file := os.NewFile(uintptr(fd), "metrics")
-	defer file.Close()
-	l, err := net.FileListener(file)
+// Import returns a server that continues the listener of another process, the part "metrics" of a capsule. Connections
+// wait until Serve.
+func Import(r *capsule.Reader, status func() report.Status) (*Server, error) {
+	l, err := r.Listener("metrics")
 	if err != nil {
 		return nil, fmt.Errorf("take over the listener of metrics: %w", err)
 	}

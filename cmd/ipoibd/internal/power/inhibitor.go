@@ -2,11 +2,11 @@ package power
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"sync"
+	"syscall"
 
-	"ipoibd/link/kernel"
+	"ipoibd/link/kernel/capsule"
 )
 
 // Inhibitor makes the system wait for this daemon. The zero value holds nothing. A process that
@@ -16,27 +16,24 @@ type Inhibitor struct {
 	files inhibitors
 }
 
-// Inherit returns the inhibitor of another process, with its descriptors, which it owns from then on.
-func Inherit(fds []int) *Inhibitor {
+// Import returns the inhibitor of another process.
+func Import(r *capsule.Reader) *Inhibitor {
 	i := &Inhibitor{}
-	for _, fd := range fds {
+	for _, fd := range r.Descriptors("inhibitors") {
 		i.files = append(i.files, os.NewFile(uintptr(fd), "inhibitor"))
 	}
 	return i
 }
 
-// HandOver returns duplicates of the descriptors, if any, which the caller closes, also after an error.
-func (i *Inhibitor) HandOver() (fds []int, err error) {
+// Export puts the descriptors into a capsule, as the part "inhibitors".
+func (i *Inhibitor) Export(w *capsule.Writer) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	var files []syscall.Conn
 	for _, f := range i.files {
-		fd, err := kernel.Duplicate(f)
-		if err != nil {
-			return fds, fmt.Errorf("an inhibitor: %w", err)
-		}
-		fds = append(fds, fd)
+		files = append(files, f)
 	}
-	return fds, nil
+	w.Put("inhibitors", nil, files...)
 }
 
 // Release lets the system sleep and shut down. Idempotent.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"ipoibd/link/kernel/capsule"
 )
 
 // watched is a running watcher. Its hooks report their calls, and return when the test lets
@@ -398,9 +400,14 @@ func TestR26InhibitorIsHandedOver(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
 		_, f, w := onBus(t)
 		eventually(t, "the watcher has the inhibitor", w.lock.held)
-		fds, err := w.lock.HandOver()
-		if err != nil || len(fds) == 0 {
-			t.Fatalf("%v, %v", fds, err)
+		c := capsule.NewWriter()
+		w.lock.Export(c)
+		if parts, fds, err := c.Contents(); err != nil || len(fds) == 0 {
+			t.Fatalf("%v, %v, %v", parts, fds, err)
+		}
+		to, err := c.Reader()
+		if err != nil {
+			t.Fatal(err)
 		}
 		if sleeps {
 			f.sleep(true)
@@ -408,7 +415,7 @@ func TestR26InhibitorIsHandedOver(t *testing.T) {
 		}
 		w.stop()
 		f.waitLocks(1)
-		heir := watchWith(t, Inherit(fds))
+		heir := watchWith(t, Import(to))
 		if !sleeps {
 			heir.none()
 			f.waitLocks(1)

@@ -14,8 +14,8 @@ type Totals map[string]Total
 
 // Total is the value of a counter, and its kind.
 type Total struct {
-	Value uint64
-	Kind  hca.CounterKind
+	Value uint64          `json:"value"`
+	Kind  hca.CounterKind `json:"kind"`
 }
 
 // TotalsOf returns the counters of c that are not gauges.

@@ -61,7 +61,10 @@ func Succeed(pid int) error {
 
 // Handed is what the main process of a service knows of systemd, for the process that succeeds it
 // (sd_notify(3), sd_watchdog_enabled(3)).
-type Handed struct{ Socket, Watchdog string }
+type Handed struct {
+	Socket   string `json:"notify_socket"`
+	Watchdog string `json:"watchdog_usec"`
+}
 
 // HandOver returns what the successor needs.
 func HandOver() Handed { return Handed{os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC")} }

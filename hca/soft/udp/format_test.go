@@ -1,0 +1,10 @@
+package udp
+
+import (
+	"testing"
+
+	"ipoibd/link/kernel/capsule/capsuletest"
+)
+
+// The format of what is handed over outlives versions.
+func TestFormat(t *testing.T) { capsuletest.Check(t, "sockets", handedReserve{}) }

@@ -1,6 +1,5 @@
 // Package daemon constructs the fleet of devices and interfaces, the control socket and the metrics from a
-// configuration, changes the fleet when the configuration changes, and stops everything in order within 8 s: interfaces
-// before devices (children before their ports), the servers last.
+// configuration, which package current changes, and stops everything in order within 8 s: interfaces before devices (children before their ports), the servers last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
 // kept. The same holds at the stop if an HCA could never be opened because another process used
@@ -10,16 +9,9 @@
 //
 //	file      | what
 //	daemon.go | start and stop
-//	reload.go | a new configuration
 //	orders.go | the orders of the control socket
 //	give.go   | hands everything over to another process
 //	take.go   | takes everything over from another process
-//	lent.go   | interfaces added at run time, across restarts
-//
-// # Change of the configuration
-//
-// Package fleet carries out changes. They are serialized by a lock, daemon.changing. A stop ends a change early, keeps
-// that lock, and stops every interface and device.
 //
 // # Hand-over
 //
@@ -32,7 +24,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,6 +38,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/current"
 	"ipoibd/cmd/ipoibd/internal/fleet"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
@@ -85,6 +77,7 @@ type Options struct {
 
 // daemon is a running daemon.
 type daemon struct {
+	*current.Current
 	fleet     *fleet.Fleet
 	opts      Options
 	started   time.Time
@@ -94,28 +87,23 @@ type daemon struct {
 	resting   atomic.Bool      // suspended by the operator
 	inhibitor *power.Inhibitor // of the system's sleep
 	given     atomic.Bool      // another process continues everything
-	lastGive  failedGive       // guarded by changing
+	lastGive  failedGive       // guarded by the lock of Current
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
 
-	loading  chan struct{}              // has a value while the configuration is loaded
-	changing chan struct{}              // has a value while the fleet changes, and from the stop on
-	cfg      *config.Config             // applied last; guarded by changing
-	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
-	passed   fleet.Namespace            // for the change under way; guarded by changing
-	own      *config.Config             // of this process, to apply after a hand-over; nil: cfg is
+	own *config.Config // of this process, to apply after a hand-over; nil: it is in effect
 }
 
 // newDaemon returns a daemon without devices and interfaces.
 func newDaemon(ctx context.Context, opts Options) *daemon {
-	d := &daemon{
-		opts: opts, started: time.Now(), journal: journal.New(), cfg: &config.Config{}, inhibitor: &power.Inhibitor{},
-		loading: make(chan struct{}, 1), changing: make(chan struct{}, 1),
-	}
+	d := &daemon{opts: opts, started: time.Now(), journal: journal.New(), inhibitor: &power.Inhibitor{}}
 	d.running, d.end = context.WithCancelCause(ctx)
 	d.fleet = fleet.New(d.running, fleet.Options{
 		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs, Journal: d.journal, Log: opts.Log, Lost: d.end,
+	})
+	d.Current = current.New(d.running, current.Options{
+		Fleet: d.fleet, Load: opts.Load, Admit: opts.Admit, Forget: opts.Remove, Journal: d.journal, Log: opts.Log,
 	})
 	return d
 }
@@ -129,7 +117,7 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 		if taken, err := d.takeOver(ctx, cfg); err != nil {
 			return err
 		} else if taken {
-			return d.serve(ctx)
+			return d.serve(ctx, cfg.Control)
 		}
 	}
 	if d.control, err = control.Listen(cfg.Control, d); err != nil {
@@ -140,27 +128,20 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 			return errors.Join(err, d.control.Close())
 		}
 	}
-	d.cfg.Control, d.cfg.MetricsListen, d.cfg.Sandbox = cfg.Control, cfg.MetricsListen, cfg.Sandbox
-	plan, err := config.MakePlan(d.cfg, cfg)
-	if err != nil { // a plan from the empty configuration always exists
-		return errors.Join(err, d.closeServers())
-	}
-	// Not bounded by ctx: a stop that comes during the start is an orderly one.
-	made, err := d.fleet.Prepare(context.Background(), plan, d.cfg, cfg, fleet.Namespace{})
+	err = d.Start(cfg, func() {
+		d.lockMemory(cfg) // not before, so that a mistake is reported at once and alone
+		if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
+			d.opts.Log.Warn("cannot read the events of the previous daemon", "err", err)
+		}
+	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // it came while a device waited for other daemons
-		return errors.Join(made.Discard(), d.closeServers())
+		return d.closeServers()
 	}
 	if err != nil {
-		return errors.Join(err, made.Discard(), d.closeServers())
+		return errors.Join(err, d.closeServers())
 	}
-	d.lockMemory(cfg) // after prepare, so that a mistake is reported at once and alone
-	if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
-		d.opts.Log.Warn("cannot read the events of the previous daemon", "err", err)
-	}
-	d.fleet.Commit(plan, made)
-	d.cfg = cfg
-	d.takeBack()
-	return d.serve(ctx)
+	d.TakeBack()
+	return d.serve(ctx, cfg.Control)
 }
 
 func (d *daemon) lockMemory(cfg *config.Config) {
@@ -184,14 +165,14 @@ func memoryLevel(cfg *config.Config) slog.Level {
 // serve serves requests until ctx ends, the system shuts down, the control socket breaks, or
 // every interface has failed, then stops everything in order. The system may sleep or shut down
 // once the fabric is no longer used (R26).
-func (d *daemon) serve(ctx context.Context) error {
+func (d *daemon) serve(ctx context.Context, control string) error {
 	powerCtx, stopPower := context.WithCancel(context.Background())
 	var others sync.WaitGroup
 	stopped := make(chan struct{})
 	others.Go(func() {
 		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.inhibitor, d.opts.Log)
 	})
-	history, unkept := d.journal.Create(historyOf(d.cfg.Control))
+	history, unkept := d.journal.Create(historyOf(control))
 	others.Go(func() {
 		if unkept == nil {
 			unkept = d.journal.Keep(powerCtx, history)
@@ -245,6 +226,30 @@ func (d *daemon) serve(ctx context.Context) error {
 	return errors.Join(err, d.closeServers())
 }
 
+// followHangups reloads the configuration after each SIGHUP, until the daemon stops.
+func (d *daemon) followHangups() {
+	for {
+		select {
+		case <-d.running.Done():
+			return
+		case <-d.opts.Hangup:
+		}
+		result, err := d.Reload(d.running)
+		text := "configuration reloaded, but not completely"
+		if err != nil {
+			text = "configuration not reloaded; the old one stays in effect"
+		} else {
+			err = result.Err()
+		}
+		if err == nil || d.running.Err() != nil {
+			continue
+		}
+		for line := range strings.Lines(err.Error()) {
+			d.opts.Log.Error(text, "err", strings.TrimSpace(line))
+		}
+	}
+}
+
 // historyOf returns the path of the file with the latest events, beside the control socket: events
 // outlive the daemon, but not a restart of the machine.
 func historyOf(control string) string { return strings.TrimSuffix(control, ".sock") + ".events.jsonl" }
@@ -258,6 +263,6 @@ func (d *daemon) closeServers() (err error) {
 
 // stop stops interfaces and then devices, after a change under way, and prevents further changes.
 func (d *daemon) stop() error {
-	d.changing <- struct{}{} // for good
+	d.Hold()
 	return d.fleet.Stop(d.given.Load())
 }

@@ -34,20 +34,16 @@ type handed struct {
 	Suspended bool                       `json:"suspended"` // by the operator
 	Journal   []journal.Entry            `json:"journal"`
 	Systemd   systemd.Handed             `json:"systemd"`
-	Left      map[string]json.RawMessage `json:"left"` // interfaces that were added at run time and do not run: see daemon.takeBack
+	Left      map[string]json.RawMessage `json:"left"` // interfaces that were added at run time and do not run: see current.Current.TakeBack
 }
 
 // HandOver implements control.Daemon.
 func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
-	select {
-	case d.changing <- struct{}{}:
-	default:
-		return fmt.Errorf("%w: a change of the configuration or another hand-over is under way, or the daemon is stopping", control.ErrUnavailable)
+	release, err := d.TryHold()
+	if err != nil {
+		return err
 	}
-	defer func() { <-d.changing }()
-	if d.running.Err() != nil {
-		return errStopping
-	}
+	defer release()
 	if err := d.lastGive.allows(time.Now()); err != nil {
 		return err
 	}
@@ -70,7 +66,7 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	if err := systemd.Succeed(g.PID); err != nil {
 		d.opts.Log.Warn("systemd: cannot name the new process as the main process, so systemd may stop it with the service; if it does, run 'systemctl start ipoibd'", "err", err)
 	}
-	d.end(nil) // before d.changing is free
+	d.end(nil) // before the lock is free
 	return nil
 }
 
@@ -145,9 +141,9 @@ func (d *daemon) resumeServers() {
 
 // export puts everything that was parked into a capsule.
 func (d *daemon) export(p *fleet.Parked, w *capsule.Writer) error {
-	w.Put("daemon", handed{
-		Config: *d.fleet.Works(d.cfg), Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.HandOver(), Left: d.left,
-	})
+	h := handed{Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.HandOver()}
+	h.Config, h.Left = d.Works()
+	w.Put("daemon", h)
 	w.PutListener("control", d.control.Listener())
 	if d.metrics != nil {
 		w.PutListener("metrics", d.metrics.Listener())

@@ -66,7 +66,7 @@ func TestSummaryIsBounded(t *testing.T) {
 	d, cfg := newDaemon(t.Context(), options()), configure(t, names...)
 	plan, err := config.MakePlan(&config.Config{Control: cfg.Control}, cfg)
 	must(t, err)
-	made, err := d.fleet.Prepare(t.Context(), plan, d.cfg, cfg, fleet.Namespace{})
+	made, err := d.fleet.Prepare(t.Context(), plan, &config.Config{}, cfg, fleet.Namespace{})
 	must(t, err)
 	d.fleet.Commit(plan, made)
 	defer func() { must(t, d.fleet.Stop(false)) }()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -80,7 +79,6 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 type inheritance struct {
 	made      fleet.Made
 	handed    handed
-	plan      config.Plan
 	control   *control.Server
 	metrics   *metrics.Server
 	inhibitor *power.Inhibitor
@@ -130,10 +128,6 @@ func (d *daemon) inherit(r *capsule.Reader, own *config.Config) (x *inheritance,
 			return x, err
 		}
 	}
-	none := &config.Config{Control: h.Config.Control, MetricsListen: h.Config.MetricsListen, Sandbox: h.Config.Sandbox}
-	if x.plan, err = config.MakePlan(none, &h.Config); err != nil {
-		return x, err
-	}
 	x.inhibitor = power.Import(r)
 	x.made, err = d.fleet.Import(&h.Config, r)
 	return x, err
@@ -156,9 +150,8 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.control.Own()
 	d.journal.Restore(x.handed.Journal)
 	d.resting.Store(x.handed.Suspended)
-	d.fleet.Commit(x.plan, x.made)
-	d.cfg, d.left = &x.handed.Config, x.handed.Left
-	if next, err := own.WithRuntimeOf(d.cfg); err != nil || !d.runs(next) {
+	d.Continue(&x.handed.Config, x.handed.Left, x.made)
+	if !d.Runs(own) {
 		d.own = own
 	}
 	if err := x.handed.Systemd.Inherit(); err != nil {
@@ -169,21 +162,13 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		time.Sleep(time.Millisecond)
 	}
 	x.made.Settled()
-	d.opts.Log.Info("taken over", "interfaces", len(d.cfg.Interfaces), "up_after", time.Since(began))
+	d.opts.Log.Info("taken over", "interfaces", len(x.handed.Config.Interfaces), "up_after", time.Since(began))
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})
-}
-
-// runs reports whether a configuration is the one that runs.
-func (d *daemon) runs(cfg *config.Config) bool {
-	p, err := config.MakePlan(d.cfg, cfg)
-	return err == nil &&
-		!slices.ContainsFunc(p.Devices, func(s config.Step[config.Device]) bool { return s.Change != config.Kept }) &&
-		!slices.ContainsFunc(p.Interfaces, func(s config.Step[config.Interface]) bool { return s.Change != config.Kept })
 }
 
 // applyOwn applies the configuration with which this process was started, as a reload does.
 func (d *daemon) applyOwn() {
-	result, err := d.change(d.running, d.own.WithRuntimeOf)
+	result, err := d.Apply(d.running, d.own)
 	if err = errors.Join(err, result.Err()); err != nil && d.running.Err() == nil {
 		d.opts.Log.Error("parts of this daemon's configuration cannot be applied, so the former daemon's settings stay there; correct the configuration and reload it", "err", err)
 	}

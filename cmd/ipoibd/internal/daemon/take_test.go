@@ -84,11 +84,12 @@ func TestTakeOverIsRefused(t *testing.T) {
 	r.waitState(0, "up")
 	d := newDaemon(t.Context(), options())
 	defer d.end(nil)
-	d.changing <- struct{}{}
+	release, err := d.TryHold()
+	must(t, err)
 	if err := d.HandOver(nil); !errors.Is(err, control.ErrUnavailable) {
 		t.Errorf("a hand-over during a reload: %v", err)
 	}
-	<-d.changing
+	release()
 	d.end(errors.New("stopping"))
 	if err := d.HandOver(nil); !errors.Is(err, control.ErrUnavailable) {
 		t.Errorf("a hand-over during a stop: %v", err)

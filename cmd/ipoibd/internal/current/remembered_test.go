@@ -1,4 +1,4 @@
-package daemon
+package current
 
 import (
 	"encoding/json"
@@ -62,5 +62,12 @@ func TestMemoryIsNotTrusted(t *testing.T) {
 		if got, err := readMemory(path); err == nil {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package current
 
 import (
 	"encoding/json"
@@ -28,18 +28,18 @@ func memoryOf(control string) string {
 	return strings.TrimSuffix(control, ".sock") + ".interfaces.json"
 }
 
-// remember writes the file. d.changing is held, or the daemon does not serve yet.
-func (d *daemon) remember() error {
-	for _, f := range d.cfg.Interfaces {
-		delete(d.left, f.Name)
+// remember writes the file. c.changing is held, or the daemon does not serve yet.
+func (c *Current) remember() error {
+	for _, f := range c.cfg.Interfaces {
+		delete(c.left, f.Name)
 	}
-	requests := slices.Collect(maps.Values(d.left))
-	for _, f := range d.cfg.Interfaces {
-		if f.Runtime() && !d.opts.Remove {
+	requests := slices.Collect(maps.Values(c.left))
+	for _, f := range c.cfg.Interfaces {
+		if f.Runtime() && !c.opts.Forget {
 			requests = append(requests, json.RawMessage(f.Request))
 		}
 	}
-	if err := replaceFile(memoryOf(d.cfg.Control), requests); err != nil {
+	if err := replaceFile(memoryOf(c.cfg.Control), requests); err != nil {
 		return fmt.Errorf("%w; the next start of the daemon will not know of this change", err)
 	}
 	return nil
@@ -64,21 +64,21 @@ func replaceFile(path string, requests []json.RawMessage) error {
 	return file.Close()
 }
 
-// takeBack adopts the interfaces that were added to an earlier daemon at run time, each where that
+// TakeBack adopts the interfaces that were added to an earlier daemon at run time, each where that
 // daemon left it. One that no longer exists is forgotten: its pod has ended, or it was removed while no
 // daemon ran. Any other that cannot be adopted stays in the file, for the next start, until it is
 // added again or removed. The daemon does not serve yet.
-func (d *daemon) takeBack() {
-	path := memoryOf(d.cfg.Control)
+func (c *Current) TakeBack() {
+	path := memoryOf(c.cfg.Control)
 	requests, err := readMemory(path)
 	if err != nil {
 		kept := path + ".unreadable"
-		d.opts.Log.Error("cannot read the interfaces that were added at run time, so they are not served: add them again (restart the pods); their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
+		c.opts.Log.Error("cannot read the interfaces that were added at run time, so they are not served: add them again (restart the pods); their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
 		return
 	}
-	d.left = map[string]json.RawMessage{}
+	c.left = map[string]json.RawMessage{}
 	for _, r := range requests {
-		_, err := d.apply(d.running, func(now *config.Config) (*config.Config, error) {
+		_, err := c.apply(c.running, func(now *config.Config) (*config.Config, error) {
 			next, err := now.WithRuntime(r)
 			if err == nil {
 				next.Interfaces[len(next.Interfaces)-1].Existing = true
@@ -86,23 +86,23 @@ func (d *daemon) takeBack() {
 			return next, err
 		})
 		switch {
-		case d.running.Err() != nil:
+		case c.running.Err() != nil:
 			return // the file stays as it is
 		case errors.Is(err, link.ErrNotFound), errors.Is(err, link.ErrNoNamespace):
-			d.opts.Log.Info("forgotten: an interface that was added at run time no longer exists", "err", err)
+			c.opts.Log.Info("forgotten: an interface that was added at run time no longer exists", "err", err)
 		case err != nil:
-			d.opts.Log.Error("cannot take back an interface that was added at run time; the next start tries again", "request", string(r), "err", err)
-			d.left[nameIn(r)] = r
+			c.opts.Log.Error("cannot take back an interface that was added at run time; the next start tries again", "request", string(r), "err", err)
+			c.left[nameIn(r)] = r
 		}
 	}
 	if len(requests) > 0 {
-		d.logForgetful(d.remember())
+		c.logForgetful(c.remember())
 	}
 }
 
-func (d *daemon) logForgetful(err error) {
+func (c *Current) logForgetful(err error) {
 	if err != nil {
-		d.opts.Log.Error("cannot remember the interfaces that were added at run time", "err", err)
+		c.opts.Log.Error("cannot remember the interfaces that were added at run time", "err", err)
 	}
 }
 

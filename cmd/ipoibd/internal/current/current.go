@@ -1,0 +1,111 @@
+package current
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/fleet"
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// ErrStopping means that the daemon stops before a change has ended.
+var ErrStopping = fmt.Errorf("%w: %w", control.ErrUnavailable, fleet.ErrStopping)
+
+// Options are the surroundings of a configuration.
+type Options struct {
+	Fleet *fleet.Fleet
+	// Load returns the present configuration for a reload; nil: it does not come from a file.
+	Load func() (*config.Config, error)
+	// Admit returns an error if the daemon, which has dropped privileges, cannot carry out a
+	// configuration; nil: it can carry out all.
+	Admit   func(*config.Config) error
+	Forget  bool // interfaces that are added at run time do not outlive the daemon
+	Journal *journal.Journal
+	Log     *slog.Logger
+}
+
+// Current is the configuration that is in effect.
+type Current struct {
+	opts    Options
+	running context.Context // ends when the daemon is to stop
+
+	loading  chan struct{}              // has a value while the file is loaded
+	changing chan struct{}              // has a value while the fleet changes
+	cfg      *config.Config             // applied last; guarded by changing
+	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	passed   fleet.Namespace            // for the change under way; guarded by changing
+}
+
+// New returns an empty configuration. running ends when the daemon is to stop: no change then waits any longer.
+func New(running context.Context, opts Options) *Current {
+	return &Current{opts: opts, running: running, cfg: &config.Config{}, loading: make(chan struct{}, 1), changing: make(chan struct{}, 1)}
+}
+
+// Start begins with a configuration. After an error nothing of it runs. It is not bounded by the end of the daemon: a stop
+// that comes during the start is an orderly one.
+func (c *Current) Start(cfg *config.Config, ready func()) error {
+	plan := fromNothing(cfg)
+	made, err := c.opts.Fleet.Prepare(context.Background(), plan, &config.Config{}, cfg, fleet.Namespace{})
+	if err != nil {
+		return errors.Join(err, made.Discard())
+	}
+	ready()
+	c.opts.Fleet.Commit(plan, made)
+	c.cfg = cfg
+	return nil
+}
+
+// fromNothing returns the plan that adds everything.
+func fromNothing(cfg *config.Config) config.Plan {
+	p, _ := config.MakePlan(&config.Config{Control: cfg.Control, MetricsListen: cfg.MetricsListen, Sandbox: cfg.Sandbox}, cfg) // these cannot change
+	return p
+}
+
+// Continue begins with what another process runs: a configuration, for which made was made, and the requests of interfaces
+// that do not run ([Current.TakeBack]).
+func (c *Current) Continue(cfg *config.Config, left map[string]json.RawMessage, made fleet.Made) {
+	c.opts.Fleet.Commit(fromNothing(cfg), made)
+	c.cfg, c.left = cfg, left
+}
+
+// Works returns the configuration without the interfaces that have failed, and the requests of those that could not be
+// taken back, by name. The lock is held.
+func (c *Current) Works() (config.Config, map[string]json.RawMessage) {
+	return *c.opts.Fleet.Works(c.cfg), c.left
+}
+
+// Runs reports whether a configuration, with the interfaces that were added at run time, is in effect. The daemon does not
+// serve yet.
+func (c *Current) Runs(cfg *config.Config) bool {
+	next, err := cfg.WithRuntimeOf(c.cfg)
+	if err != nil {
+		return false
+	}
+	p, err := config.MakePlan(c.cfg, next)
+	return err == nil &&
+		!slices.ContainsFunc(p.Devices, func(s config.Step[config.Device]) bool { return s.Change != config.Kept }) &&
+		!slices.ContainsFunc(p.Interfaces, func(s config.Step[config.Interface]) bool { return s.Change != config.Kept })
+}
+
+// TryHold takes the lock, unless a change is under way or the daemon is stopping. The caller releases it.
+func (c *Current) TryHold() (release func(), err error) {
+	select {
+	case c.changing <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("%w: a change of the configuration or another hand-over is under way, or the daemon is stopping", control.ErrUnavailable)
+	}
+	if c.running.Err() != nil {
+		<-c.changing
+		return nil, ErrStopping
+	}
+	return func() { <-c.changing }, nil
+}
+
+// Hold takes the lock for good, after a change under way.
+func (c *Current) Hold() { c.changing <- struct{}{} }

@@ -14,7 +14,7 @@ type Device interface {
 	Attr() DeviceAttr
 	// QueryPort returns the attributes of a port, including its tables. Ports are
 	// numbered from 1. The caller owns the returned slices. May block, unless
-	// DeviceAttr.PortsInMemory.
+	// DeviceAttr.NeverBlocks.
 	QueryPort(port uint8) (PortAttr, error)
 	// AllocPD allocates a protection domain. May block.
 	AllocPD() (PD, error)
@@ -94,8 +94,9 @@ type DeviceAttr struct {
 	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each
 	// segment; see MaxLSOSegments. If not, it needs one.
 	TSOEntries bool `json:"-"`
-	// PortsInMemory says that QueryPort does not block, as that of the software HCA.
-	PortsInMemory bool `json:"-"`
+	// NeverBlocks says that verbs and posts wait for nothing, as those of the software HCA. Exceptions are the verbs that open
+	// and close the device, register memory, create an AH, and attach a QP to a group.
+	NeverBlocks bool `json:"-"`
 }
 
 // PortState is a port's logical state.

@@ -167,10 +167,10 @@ func (d *Device) report(change func(*port), ev hca.AsyncEvent) {
 	d.queue.put(ev)
 }
 
-// Attr implements [hca.Device]. Any verb may be made to hang, so QueryPort may block.
+// Attr implements [hca.Device]. Any verb may be made to hang.
 func (d *Device) Attr() hca.DeviceAttr {
 	a := d.Device.Attr()
-	a.PortsInMemory = false
+	a.NeverBlocks = false
 	return a
 }
 

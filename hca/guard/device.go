@@ -137,7 +137,7 @@ func Wrap(dev hca.Device, opts Options) *Device {
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
 	d.slots, d.peers, d.hosts = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
 	d.self = object{
-		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released); d.leave() },
+		dev: d, verb: closeDevice, close: dev.Close, onGone: func() { close(d.released); d.leave() },
 	}
 	return d
 }
@@ -147,11 +147,11 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
-	if d.attr.PortsInMemory && d.Err() == nil {
-		attr, err := d.inner.QueryPort(port)
-		return attr, d.outcome(err)
+	v := verb{name: "query_port"}
+	if !d.attr.NeverBlocks {
+		v.patience, v.host = d.opts.HostTimeout, true
 	}
-	return ask(d, verb{name: "query_port", patience: d.opts.HostTimeout, host: true}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
+	return ask(d, v, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 
 // WireBlocked implements [hca.WireReporter].

@@ -34,7 +34,8 @@
 //
 // # Verbs that hang
 //
-// A verb that may block according to the contract runs on its own goroutine. Its caller
+// A verb that may block according to the contract runs on its own goroutine, unless the backend says that its
+// verbs never block ([hca.DeviceAttr.NeverBlocks]). Its caller
 // gets [hca.ErrStuck] after Options.VerbTimeout, or after AHTimeout or HostTimeout if the
 // verb waits for more than the device. If the device fails first, the caller gets the
 // Failure. The goroutine is abandoned and counted, and an object that it creates late is

@@ -2,6 +2,8 @@ package guard_test
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,11 +19,13 @@ type fake struct {
 	closed      []string // objects, in the order of their release
 	events      chan hca.AsyncEvent
 	stuckEvents bool // NextEvent ignores its context
+	neverBlocks bool
+	callers     map[string]string // the goroutine that called each verb last
 }
 
 func newFake() *fake {
 	return &fake{
-		hangs: map[string]chan struct{}{}, errs: map[string]error{},
+		hangs: map[string]chan struct{}{}, errs: map[string]error{}, callers: map[string]string{},
 		events: make(chan hca.AsyncEvent, 16),
 	}
 }
@@ -55,12 +59,19 @@ func (f *fake) fail(verb string, err error) {
 
 func (f *fake) enter(verb string) error {
 	f.mu.Lock()
+	f.callers[verb] = goroutine()
 	ch, err := f.hangs[verb], f.errs[verb]
 	f.mu.Unlock()
 	if ch != nil {
 		<-ch
 	}
 	return err
+}
+
+// goroutine returns the number of the caller's goroutine.
+func goroutine() string {
+	text := make([]byte, 64)
+	return strings.Fields(string(text[:runtime.Stack(text, false)]))[1]
 }
 
 // release is the implementation of a verb that releases the object name.
@@ -81,7 +92,7 @@ func (f *fake) released() []string {
 }
 
 func (f *fake) Attr() hca.DeviceAttr {
-	return hca.DeviceAttr{Name: "fake", Ports: 1, Transport: hca.TransportSoftware}
+	return hca.DeviceAttr{Name: "fake", Ports: 1, Transport: hca.TransportSoftware, NeverBlocks: f.neverBlocks}
 }
 
 func (f *fake) QueryPort(uint8) (hca.PortAttr, error) {

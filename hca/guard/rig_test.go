@@ -77,7 +77,12 @@ var rigSpec = hca.QPSpec{SendWRs: rigDepth, RecvWRs: rigDepth, SendSGEs: 1, Recv
 
 func newRig(t testing.TB, opts guard.Options) *rig {
 	t.Helper()
-	b := &tap{fake: newFake()}
+	return rigOf(t, newFake(), opts)
+}
+
+func rigOf(t testing.TB, f *fake, opts guard.Options) *rig {
+	t.Helper()
+	b := &tap{fake: f}
 	r := &rig{TB: t, fake: b.fake, dev: guard.Wrap(b, opts)}
 	r.pd = have(r.dev.AllocPD())(t)
 	r.send = have(r.dev.CreateCQ(hca.CQSpec{Entries: rigDepth}))(t)

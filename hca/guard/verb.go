@@ -51,9 +51,19 @@ func ask[T any](d *Device, v verb, f func() (T, error)) (T, error) {
 	return a.val, a.err
 }
 
+const closeDevice = "close_device"
+
+// waits reports whether a verb may block.
+func (d *Device) waits(v verb) bool {
+	return !d.attr.NeverBlocks || v.peer || v.host || v.patience > 0 || v.name == closeDevice
+}
+
 // call runs f on its own goroutine and waits until f returns, the timeout of the verb
-// expires or the device fails. A later result is passed to late.
+// expires or the device fails. A later result is passed to late. A verb that never blocks is called directly.
 func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) answer[T] {
+	if !d.waits(v) {
+		return direct(d, v, f)
+	}
 	p := newPatience(cmp.Or(v.patience, d.opts.VerbTimeout))
 	if v.host {
 		p.excuses = int(d.opts.HostStuck/d.opts.HostTimeout) - 1
@@ -85,6 +95,24 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 		d.leave()
 	}()
 	return c.wait(d, v, p)
+}
+
+// direct calls f, which does not block.
+func direct[T any](d *Device, v verb, f func() (T, error)) answer[T] {
+	if err := d.Err(); err != nil {
+		return answer[T]{err: d.wrap(v.name, err), fate: fateRefused}
+	}
+	d.mu.Lock()
+	hold(v.on)
+	d.inside++
+	d.mu.Unlock()
+	val, err := f()
+	d.note(err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop(v.on)
+	d.leave()
+	return answer[T]{val: val, err: err}
 }
 
 // admit waits for a place among the verbs in the backend. If there is none within the

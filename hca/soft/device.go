@@ -112,7 +112,7 @@ func deviceAttr(name string, g hca.GUID) hca.DeviceAttr {
 		Transport: hca.TransportSoftware,
 		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE, MaxQueues: maxQueues,
 		IPCsum: true, MaxTSO: softqp.MaxTSO, USO: true, LRO: true, BlocksLoop: true,
-		PortsInMemory: true,
+		NeverBlocks: true,
 	}
 }
 

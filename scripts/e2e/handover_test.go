@@ -183,7 +183,7 @@ func endTaker(t *testing.T, control, after string) {
 	steps := map[string]func() error{
 		"upgraded": func() error { return upgradeTaker(conn) },
 		"asked": func() error {
-			const ask = `{"type":"ask","version":1}`
+			const ask = `{"type":"ask","version":2}`
 			_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(ask))), ask...))
 			return err
 		},

@@ -129,7 +129,7 @@ func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 // them. The query may take long, since it may wait for a lock of the host (guard.Options).
 func (o *owner) check(gen uint32) {
 	s := o.session
-	if s.Attr().PortsInMemory { // no other thread has to run, so an idle daemon rests
+	if s.Attr().NeverBlocks { // no other thread has to run, so an idle daemon rests
 		ports, err := queryPorts(s)
 		o.checked(s, gen, ports, err)
 		return

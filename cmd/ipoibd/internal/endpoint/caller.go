@@ -63,9 +63,12 @@ func NewCaller(s Session, queue hca.Queue, cq hca.CQ) *Caller {
 	return c
 }
 
-// Do calls f, which uses the device only through c, on a goroutine of its own. It returns the error
-// of f, or one that wraps hca.ErrStuck if f hangs in the device.
+// Do calls f, which uses the device only through c, on a goroutine of its own if the device may block. It returns the
+// error of f, or one that wraps hca.ErrStuck if f hangs in the device.
 func (c *Caller) Do(f func() error) (err error) {
+	if c.session.Attr().NeverBlocks {
+		return f()
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

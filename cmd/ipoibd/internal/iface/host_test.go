@@ -229,6 +229,7 @@ type testHost struct {
 	refuses bool           // no queue pair can be created
 	mute    atomic.Bool    // its multicast is lost
 	plain   bool           // its device has no optional reports
+	prompt  bool           // its device says that verbs never block, as the software HCA does, so no fault may block them
 	lanes   int            // of its device; 0 means 1
 
 	inbox chan []byte // IPv4 packets for the host
@@ -322,7 +323,19 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if h.refuses {
 		err = h.faults.Inject(faults.Fault{Kind: faults.CreateQPFails, Count: math.MaxInt})
 	}
+	if h.prompt {
+		return promptDevice{h.faults}, err
+	}
 	return h.faults, err
+}
+
+// promptDevice is a device whose verbs never block.
+type promptDevice struct{ *faults.Device }
+
+func (d promptDevice) Attr() hca.DeviceAttr {
+	a := d.Device.Attr()
+	a.NeverBlocks = true
+	return a
 }
 
 // heal ends the faults of the current device.

@@ -15,18 +15,26 @@ import (
 )
 
 // twoHosts runs a test with two hosts that are up and know each other.
-func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) { pairOf(t, false, test) }
+func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+	pairOf(t, func(*testHost) {}, test)
+}
 
 // slowHosts is twoHosts; the test can slow down the verbs of the first host.
-func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) { pairOf(t, true, test) }
+func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+	pairOf(t, func(h *testHost) { h.verbs = newVerbs() }, test)
+}
 
-func pairOf(t *testing.T, slow bool, test func(t *testing.T, a, b *testHost)) {
+// promptHosts is twoHosts; the verbs of the first host never block.
+func promptHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+	pairOf(t, func(h *testHost) { h.prompt = true }, test)
+}
+
+// pairOf runs a test with two hosts that reach each other, the first of which was changed before its start.
+func pairOf(t *testing.T, change func(*testHost), test func(t *testing.T, a, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
 		a := bareHost(t, fabric, 1)
-		if slow {
-			a.verbs = newVerbs()
-		}
+		change(a)
 		a.run()
 		b := newHost(t, fabric, 2)
 		a.up()

@@ -179,21 +179,25 @@ func (ls lanes) halt() error { return ls.stop(true) }
 
 // stop stops the pumps to the fabric, or all, in parallel, because it waits for one that hangs.
 func (ls lanes) stop(all bool) error {
-	var ended sync.WaitGroup
+	var others sync.WaitGroup
 	errs := make([]error, len(ls))
-	for i, l := range ls {
-		ended.Go(func() {
-			errs[i] = l.out.halt()
-			if all {
-				errs[i] = cmp.Or(errs[i], l.in.halt())
-			}
-			if errs[i] != nil { // else the worker may use the lane now
-				l.lost = errs[i]
-			}
-		})
+	for i, l := range ls[1:] {
+		others.Go(func() { errs[i+1] = l.stop(all) })
 	}
-	ended.Wait()
+	errs[0] = ls[0].stop(all)
+	others.Wait()
 	return cmp.Or(errs...)
+}
+
+func (l *lane) stop(all bool) error {
+	err := l.out.halt()
+	if all {
+		err = cmp.Or(err, l.in.halt())
+	}
+	if err != nil { // else the worker may use the lane now
+		l.lost = err
+	}
+	return err
 }
 
 // discard drops the host's frames, or stops doing so.

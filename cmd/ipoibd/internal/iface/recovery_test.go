@@ -52,30 +52,35 @@ func kinds(ks ...faults.Kind) (out []faults.Fault) {
 }
 
 // Each fault leads to its rung, with its reason, within its time. ib0 keeps its carrier, every frame
-// is accounted for, and the peers reach each other.
+// is accounted for, and the peers reach each other. Verbs that never block make no difference.
 func TestFaultsAreHealed(t *testing.T) {
 	for _, h := range healings {
-		t.Run(h.name, func(t *testing.T) {
-			twoHosts(t, func(t *testing.T, a, b *testHost) {
-				reach(t, a, b)
-				time.Sleep(time.Second) // snapshots are at least 10 ms apart
-				before := a.status()
-				a.tap.forget()
-				a.inject(h.faults...)
-				pingPong(t, a, b)
-				time.Sleep(h.within)
-				synctest.Wait()
-				h.check(t, before, a.status())
-				long := h.within > time.Second // longer than the carrier bound
-				if got := a.tap.forget(); len(got) > 0 != long {
-					t.Errorf("carrier went %v", got)
-				}
-				drainInbox(a, b)
-				reach(t, a, b)
-				checkAccounts(t, a.status())
-			})
-		})
+		t.Run(h.name, func(t *testing.T) { h.test(t, twoHosts) })
+		if !slices.ContainsFunc(h.faults, func(f faults.Fault) bool { return f.Kind == faults.VerbHangs }) {
+			t.Run(h.name+"_prompt", func(t *testing.T) { h.test(t, promptHosts) })
+		}
 	}
+}
+
+func (h *healing) test(t *testing.T, hosts func(*testing.T, func(t *testing.T, a, b *testHost))) {
+	hosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		time.Sleep(time.Second) // snapshots are at least 10 ms apart
+		before := a.status()
+		a.tap.forget()
+		a.inject(h.faults...)
+		pingPong(t, a, b)
+		time.Sleep(h.within)
+		synctest.Wait()
+		h.check(t, before, a.status())
+		long := h.within > time.Second // longer than the carrier bound
+		if got := a.tap.forget(); len(got) > 0 != long {
+			t.Errorf("carrier went %v", got)
+		}
+		drainInbox(a, b)
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
 }
 
 func (h *healing) check(t *testing.T, before, s report.Interface) {

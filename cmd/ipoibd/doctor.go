@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/doctor"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
@@ -72,7 +73,7 @@ func examine(ctx context.Context, out io.Writer, q doctor.Query, asJSON bool) er
 	if unseen != nil {
 		unseen = fmt.Errorf("cannot examine everything: %w", unseen)
 	}
-	found := doctor.Diagnose(&facts)
+	found := diagnose.Diagnose(&facts)
 	if asJSON {
 		if err := printJSON(out, doctor.NewReport(&facts, found)); err != nil {
 			return err
@@ -82,7 +83,7 @@ func examine(ctx context.Context, out io.Writer, q doctor.Query, asJSON bool) er
 			printFinding(out, x)
 		}
 	}
-	if n := doctor.Problems(found); n > 0 {
+	if n := diagnose.Problems(found); n > 0 {
 		if unseen != nil {
 			return fmt.Errorf("%w; %w", problems(n), unseen)
 		}
@@ -91,7 +92,7 @@ func examine(ctx context.Context, out io.Writer, q doctor.Query, asJSON bool) er
 	return unseen
 }
 
-func printFinding(out io.Writer, x doctor.Finding) {
+func printFinding(out io.Writer, x diagnose.Finding) {
 	subject := ""
 	if x.Subject != "" {
 		subject = x.Subject + ": "

@@ -16,10 +16,13 @@ import (
 // ErrPortTaken means that another process, or the kernel, receives on UDP port 4791.
 var ErrPortTaken = errors.New("port taken")
 
+// Holder is a process that holds the port.
+type Holder = holders.Process
+
 // PortTakenError names the holders of the port; it wraps ErrPortTaken.
 type PortTakenError struct {
 	Port    uint16
-	Holders []string // "name (pid 123)"; empty if no process was found
+	Holders []Holder // empty if no process was found
 	Kernel  string   // the kernel module that probably uses it
 }
 
@@ -27,14 +30,20 @@ func (e *PortTakenError) Error() string {
 	holder, remedy := "an unknown process ('ss -ulpn sport = :4791', run by root, names it) or the kernel", "stop it"
 	switch {
 	case len(e.Holders) > 0:
-		holder = strings.Join(e.Holders, ", ")
-		if slices.ContainsFunc(e.Holders, func(name string) bool { return strings.HasPrefix(name, "ipoibd ") }) {
-			remedy = "run one daemon per underlay, and serve further interfaces with it ('interfaces' of its configuration file, then 'ipoibd reload')"
+		var names []string
+		for _, h := range e.Holders {
+			names = append(names, h.String())
+		}
+		holder = strings.Join(names, ", ")
+		if slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.Name == "ipoibd" }) {
+			remedy = "run one daemon per underlay, and serve further interfaces with it " +
+				"('interfaces' of its configuration file, then 'ipoibd reload')"
 		}
 	case e.Kernel != "":
 		holder, remedy = "the kernel module "+e.Kernel, "remove the module"
 	}
-	return fmt.Sprintf("UDP port %d: %v by %s; %s, or run in another network namespace", e.Port, ErrPortTaken, holder, remedy)
+	return fmt.Sprintf("UDP port %d: %v by %s; %s, or run in another network namespace",
+		e.Port, ErrPortTaken, holder, remedy)
 }
 
 // Unwrap makes errors.Is find ErrPortTaken.

@@ -109,7 +109,7 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	}
 	a, b := nstest.Pair(t, 1500)
 	var log strings.Builder
-	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}}
 	defer w.duplicates.close()
 	e := openEngine(t, a, 0)
 	defer e.Close()

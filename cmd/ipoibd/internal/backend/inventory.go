@@ -110,7 +110,9 @@ func (s System) software() Entry {
 		e.Trouble = append(e.Trouble, err.Error())
 	}
 	if taken, ok := errors.AsType[*udp.PortTakenError](err); ok {
-		e.Users = append(e.Users, taken.Holders...)
+		for _, h := range taken.Holders {
+			e.Users = append(e.Users, h.String())
+		}
 	}
 	return e
 }

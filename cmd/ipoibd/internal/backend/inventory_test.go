@@ -153,7 +153,7 @@ func TestTroubles(t *testing.T) {
 func TestPortTaken(t *testing.T) {
 	s := system(t)
 	s.Bind = func(string) error {
-		return fmt.Errorf("open: %w", &udp.PortTakenError{Port: 4791, Holders: []string{"ipoibd (pid 7)"}})
+		return fmt.Errorf("open: %w", &udp.PortTakenError{Port: 4791, Holders: []udp.Holder{{PID: 7, Name: "ipoibd"}}})
 	}
 	if e := take(t, s)[0]; !slices.Equal(e.Users, []string{"ipoibd (pid 7)"}) || len(e.Trouble) != 1 {
 		t.Errorf("%+v", e)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 )
@@ -55,8 +56,8 @@ type peerList struct {
 	known map[string][]netip.Addr // addresses of each name, from its last successful look-up
 
 	// Owned by Run:
-	lost       map[string]bool // names whose last look-up failed
-	complaints complaints      // by name
+	lost       map[string]bool     // names whose last look-up failed
+	complaints diagnose.Complaints // by name
 }
 
 // newPeerList returns the list of an HCA on an underlay. It contains the literal
@@ -65,7 +66,7 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 	l := &peerList{
 		underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
 		subnets: func() []netip.Prefix { return subnetsOf(underlay) }, changed: make(chan struct{}, 1),
-		known: map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: complaints{},
+		known: map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: diagnose.Complaints{},
 	}
 	l.Set(names)
 	<-l.changed // Run begins with these
@@ -226,7 +227,7 @@ func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
 
 // complain logs which addresses of an answer are not used. It does so only if they have
-// changed, and at most once per complainEvery.
+// changed, and at most once per diagnose.ComplainEvery.
 func (l *peerList) complain(name string, bad []string, excess int) {
 	text := ""
 	if len(bad) > 0 || excess > 0 {
@@ -234,7 +235,7 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), strings.Join(bad[:min(len(bad), maxComplaints)], "; "), excess)
 	}
 	switch {
-	case !l.complaints.due(time.Now(), name, text, complainEvery):
+	case !l.complaints.Due(time.Now(), name, text, diagnose.ComplainEvery):
 	case text == "":
 		l.log.Info("all addresses of the peer are used again", "name", name)
 	default:

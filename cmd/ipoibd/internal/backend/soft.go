@@ -132,7 +132,7 @@ func (h *softHCA) Run(ctx context.Context) {
 	defer wg.Wait()
 	timer := time.NewTimer(lookFirst)
 	defer timer.Stop()
-	w := watch{log: h.log, duplicates: duplicates{fd: -1}, said: complaints{}}
+	w := watch{log: h.log, duplicates: duplicates{fd: -1}}
 	defer func() { w.duplicates.close() }()
 	for {
 		select {

@@ -15,6 +15,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/udp"
@@ -44,62 +45,66 @@ const connectLimit = time.Second
 // Gather collects the facts. It changes nothing; without a daemon, it binds the UDP port for a
 // moment, as 'ipoibd devices' does. The error says what could not be examined. It takes a few
 // seconds and the time to watch; if the daemon hangs, 6 s.
-func Gather(ctx context.Context, q Query) (Facts, error) {
-	f := Facts{Version: q.Version, Mistake: q.Mistake, UnknownVariables: q.UnknownVariables}
-	f.Socket = examineSocket(ctx, q.Control)
-	f.Service = examineService(ctx, q.Control)
+func Gather(ctx context.Context, q Query) (diagnose.Facts, error) {
+	g := gatherer{Facts: diagnose.Facts{Version: q.Version, Mistake: q.Mistake, UnknownVariables: q.UnknownVariables}}
+	g.Socket = examineSocket(ctx, q.Control)
+	g.Service = examineService(ctx, q.Control)
 	var neighErr, netErr, processErr error
-	f.NeighboursEarlier, neighErr = neighbourTables()
-	err := f.ask(ctx, q)
+	g.NeighboursEarlier, neighErr = neighbourTables()
+	err := g.ask(ctx, q)
 	if neighErr == nil {
-		f.Neighbours, neighErr = neighbourTables()
+		g.Neighbours, neighErr = neighbourTables()
 	}
-	f.Netdevs, netErr = netdevs()
-	f.Process, processErr = examineProcess(f.Socket.PID)
-	if f.Socket.PID != 0 {
+	g.Netdevs, netErr = netdevs()
+	g.Process, processErr = examineProcess(g.Socket.PID)
+	if g.Socket.PID != 0 {
 		processErr = nil // it may be in another PID namespace, or have ended
 	}
-	if f.Status == nil && q.Config != nil {
-		f.Devices, f.Interfaces = FromConfig(q.Config)
+	if g.Status == nil && q.Config != nil {
+		g.Devices, g.Interfaces = fromConfig(q.Config)
 	}
-	if !f.started() {
-		f.Control = checkControl(q.Control)
-		f.Tun = link.CheckTun()
-		f.tryStart(q)
+	if !g.Started() {
+		g.Control = checkControl(q.Control)
+		g.Tun = link.CheckTun()
+		g.NoTun = errors.Is(g.Tun, link.ErrNoTun)
+		g.tryStart(q)
 	}
-	if f.Status != nil {
-		f.Devices, f.Interfaces = FromStatus(f.Status)
-		f.ClockStep = clockStep(f.Socket.PID, f.Status.Started)
-		f.findHolders()
+	if g.Status != nil {
+		g.Devices, g.Interfaces = fromStatus(g.Status)
+		g.ClockStep = clockStep(g.Socket.PID, g.Status.Started)
+		g.findHolders()
 	}
-	f.Drops = firewallDrops(ctx)
-	return f, errors.Join(err, neighErr, netErr, processErr)
+	g.Drops = firewallDrops(ctx)
+	return g.Facts, errors.Join(err, neighErr, netErr, processErr)
 }
 
+// gatherer collects the facts.
+type gatherer struct{ diagnose.Facts }
+
 // examineSocket looks at the control socket, and connects to it.
-func examineSocket(ctx context.Context, path string) Socket {
-	s := Socket{Path: path}
+func examineSocket(ctx context.Context, path string) diagnose.Socket {
+	s := diagnose.Socket{Path: path}
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return s
 	case err != nil:
-		s.State, s.Err = SocketDenied, err
+		s.State, s.Err = diagnose.SocketDenied, err
 		return s
 	case st.Mode().Type() != fs.ModeSocket:
-		s.State, s.Err = SocketBlocked, fmt.Errorf("%s is not a socket, but has the mode %s", path, st.Mode())
+		s.State, s.Err = diagnose.SocketBlocked, fmt.Errorf("%s is not a socket, but has the mode %s", path, st.Mode())
 		return s
 	}
 	conn, err := (&net.Dialer{Timeout: connectLimit}).DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
-		s.State, s.PID = SocketAnswers, listener(conn)
+		s.State, s.PID = diagnose.SocketAnswers, listener(conn)
 		_ = conn.Close()
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		s.State, s.Err = SocketStale, fmt.Errorf("no process listens on %s", path)
+		s.State, s.Err = diagnose.SocketStale, fmt.Errorf("no process listens on %s", path)
 	case errors.Is(err, fs.ErrPermission):
-		s.State, s.Err = SocketDenied, err
+		s.State, s.Err = diagnose.SocketDenied, err
 	default: // its queue of connections is full
-		s.State, s.Err = SocketHangs, err
+		s.State, s.Err = diagnose.SocketHangs, err
 	}
 	return s
 }
@@ -114,32 +119,35 @@ func listener(conn net.Conn) (pid int) {
 }
 
 // ask requests the status twice, with the time to watch in between.
-func (f *Facts) ask(ctx context.Context, q Query) error {
-	if f.Socket.State != SocketAnswers {
+func (g *gatherer) ask(ctx context.Context, q Query) error {
+	if g.Socket.State != diagnose.SocketAnswers {
 		return nil
 	}
 	first, err := control.GetStatus(ctx, q.Control)
 	switch {
 	case err != nil:
 	case len(first.Interfaces) > maxListedByDaemon || len(first.Devices) > maxListedByDaemon:
-		err = fmt.Errorf("its status has %d devices and %d interfaces, more than any daemon has", len(first.Devices), len(first.Interfaces))
+		err = fmt.Errorf("its status has %d devices and %d interfaces, more than any daemon has",
+			len(first.Devices), len(first.Interfaces))
 	case first.SchemaVersion != report.SchemaVersion:
-		err = fmt.Errorf("its status has the schema version %d, but this program knows only %d", first.SchemaVersion, report.SchemaVersion)
+		err = fmt.Errorf("its status has the schema version %d, but this program knows only %d",
+			first.SchemaVersion, report.SchemaVersion)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, control.ErrHangs), errors.Is(err, context.DeadlineExceeded): // no answer, or one that never ends
-		f.Socket.State, f.Socket.Err, f.Socket.Stopped = SocketHangs, err, isStopped(f.Socket.PID)
+	case errors.Is(err, control.ErrHangs), errors.Is(err, context.DeadlineExceeded):
+		// There is no answer, or one that never ends.
+		g.Socket.State, g.Socket.Err, g.Socket.Stopped = diagnose.SocketHangs, err, isStopped(g.Socket.PID)
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		f.Socket.State, f.Socket.Err = SocketDenied, err
+		g.Socket.State, g.Socket.Err = diagnose.SocketDenied, err
 		return nil
 	case err != nil:
-		f.Socket.State, f.Socket.Err = SocketGarbage, err
+		g.Socket.State, g.Socket.Err = diagnose.SocketGarbage, err
 		return nil
 	}
-	f.Status = first
+	g.Status = first
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -149,32 +157,32 @@ func (f *Facts) ask(ctx context.Context, q Query) error {
 	if err != nil {
 		return fmt.Errorf("the daemon no longer answers: %w", err)
 	}
-	f.Earlier, f.Status, f.Watched = first, second, second.Time.Sub(first.Time).Round(time.Millisecond)
+	g.Earlier, g.Status, g.Watched = first, second, second.Time.Sub(first.Time).Round(time.Millisecond)
 	return nil
 }
 
 // tryStart finds out what a start would find.
-func (f *Facts) tryStart(q Query) {
-	for i := range f.Interfaces {
-		f.Interfaces[i].Available = link.Available(f.Interfaces[i].Name)
+func (g *gatherer) tryStart(q Query) {
+	for i := range g.Interfaces {
+		g.Interfaces[i].Claim = claim(link.Available(g.Interfaces[i].Name))
 	}
-	for i := range f.Devices {
-		d := &f.Devices[i]
+	for i := range g.Devices {
+		d := &g.Devices[i]
 		if !d.Software {
-			d.inventory(q)
+			inventory(d, q)
 			continue
 		}
 		if d.Underlay == "" {
 			d.Underlay, d.Unclear = udp.DefaultNetdev()
 		}
-		if n := f.netdev(d.Underlay); n != nil && !n.Loopback {
-			d.Bind = backend.Local(q.OpenRDMA, d.Underlay).Bind(d.Underlay)
+		if n := g.Netdev(d.Underlay); n != nil && !n.Loopback {
+			d.Taken = takenPort(backend.Local(q.OpenRDMA, d.Underlay).Bind(d.Underlay))
 		}
 	}
 }
 
 // inventory looks a real HCA up in the list of 'ipoibd devices'.
-func (d *Device) inventory(q Query) {
+func inventory(d *diagnose.Device, q Query) {
 	s := backend.Local(q.OpenRDMA, "")
 	s.Netdev = func() (string, error) { return "", hca.ErrNoDevice } // leaves the software HCA alone
 	entries, err := s.Take()
@@ -201,10 +209,10 @@ func (d *Device) inventory(q Query) {
 }
 
 // findHolders finds the other processes with a queue of an interface whose daemon has noticed one.
-func (f *Facts) findHolders() {
-	for i := range f.Status.Interfaces {
-		if s := &f.Status.Interfaces[i]; s.Reason == report.ReasonForeign {
-			f.Interfaces[i].Holders = tapHolders(s.Name, f.Socket.PID)
+func (g *gatherer) findHolders() {
+	for i := range g.Status.Interfaces {
+		if s := &g.Status.Interfaces[i]; s.Reason == report.ReasonForeign {
+			g.Interfaces[i].Holders = tapHolders(s.Name, g.Socket.PID)
 		}
 	}
 }

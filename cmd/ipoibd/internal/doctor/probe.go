@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 )
 
 // programLimit bounds another program, which only lists something.
@@ -31,7 +32,7 @@ const programLimit = 2 * time.Second
 const maxOutput = 4 << 20
 
 // netdevs lists the netdevs of this network namespace with their addresses.
-func netdevs() (out []Netdev, _ error) {
+func netdevs() (out []diagnose.Netdev, _ error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
@@ -51,15 +52,18 @@ func netdevs() (out []Netdev, _ error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		n := Netdev{
-			Name: a.Name, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
-			Multicast: a.Flags&net.FlagMulticast != 0, Loopback: a.Flags&net.FlagLoopback != 0, Master: names[a.MasterIndex],
+		n := diagnose.Netdev{
+			Name: a.Name, MTU: a.MTU, Master: names[a.MasterIndex],
+			Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+			Multicast: a.Flags&net.FlagMulticast != 0, Loopback: a.Flags&net.FlagLoopback != 0,
 		}
 		for _, addr := range addrs {
 			ip, ok := netip.AddrFromSlice(addr.IP)
 			ones, _ := addr.Mask.Size()
 			if ok && addr.LinkIndex == a.Index {
-				n.Addrs = append(n.Addrs, Addr{netip.PrefixFrom(ip.Unmap(), ones), addr.Flags&unix.IFA_F_DADFAILED != 0})
+				n.Addrs = append(n.Addrs, diagnose.Addr{
+					Prefix: netip.PrefixFrom(ip.Unmap(), ones), Duplicate: addr.Flags&unix.IFA_F_DADFAILED != 0,
+				})
 			}
 		}
 		out = append(out, n)
@@ -69,7 +73,7 @@ func netdevs() (out []Netdev, _ error) {
 
 // examineProcess reads the capabilities and limits of a process (proc_pid_status(5),
 // proc_pid_limits(5)); 0: of this one.
-func examineProcess(pid int) (p Process, err error) {
+func examineProcess(pid int) (p diagnose.Process, err error) {
 	dir := "/proc/self"
 	if pid != 0 {
 		dir = fmt.Sprintf("/proc/%d", pid)
@@ -93,7 +97,7 @@ func examineProcess(pid int) (p Process, err error) {
 			}
 		}
 		if err != nil {
-			return Process{}, fmt.Errorf("%s/status: %w", dir, err)
+			return diagnose.Process{}, fmt.Errorf("%s/status: %w", dir, err)
 		}
 	}
 	p.Memlock, p.Files = limit(limits, "Max locked memory"), limit(limits, "Max open files")
@@ -205,29 +209,32 @@ func (b *bounded) Write(p []byte) (int, error) {
 }
 
 // examineService asks systemd about ipoibd.service, whose control socket is the default one.
-func examineService(ctx context.Context, path string) (s Service) {
+func examineService(ctx context.Context, path string) (s diagnose.Service) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil || path != config.DefaultControl {
 		return s
 	}
-	return parseService(run(ctx, "systemctl", "show", "ipoibd.service", "--property=LoadState,ActiveState,Result,NRestarts"))
+	return parseService(run(ctx, "systemctl", "show", "ipoibd.service",
+		"--property=LoadState,ActiveState,Result,NRestarts"))
 }
 
 // parseService reads the output of systemctl show. A unit that is not loaded counts as no service.
-func parseService(text []byte) Service {
+func parseService(text []byte) diagnose.Service {
 	values := map[string]string{}
 	for line := range bytes.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), "=")
 		values[name] = value
 	}
 	if values["LoadState"] != "loaded" {
-		return Service{}
+		return diagnose.Service{}
 	}
-	return Service{values["ActiveState"], values["Result"], values["NRestarts"]}
+	return diagnose.Service{
+		Active: values["ActiveState"], Result: values["Result"], Restarts: values["NRestarts"],
+	}
 }
 
 // firewallDrops returns the rules of nftables that drop what peers send. Without the right to list
 // them, or without nft, it returns none.
-func firewallDrops(ctx context.Context) []FirewallRule {
+func firewallDrops(ctx context.Context) []diagnose.FirewallRule {
 	return parseFirewall(run(ctx, "nft", "--handle", "--numeric", "list", "ruleset"))
 }
 
@@ -236,14 +243,15 @@ var (
 	nftChain = regexp.MustCompile(`^\s*chain (\S+) \{`)
 	nftHook  = regexp.MustCompile(`^\s*type \S+ hook (\S+)`)
 	// nftDrop matches only a rule without further conditions. If it has a counter, that must not be 0.
-	nftDrop = regexp.MustCompile(`^\s*(udp dport 4791 (?:counter packets [1-9]\d* bytes \d+ )?(?:drop|reject\b.*?)) # handle (\d+)$`)
+	nftDrop = regexp.MustCompile(`^\s*(udp dport 4791 (?:counter packets [1-9]\d* bytes \d+ )?` +
+		`(?:drop|reject\b.*?)) # handle (\d+)$`)
 )
 
 // parseFirewall returns the rules of a listing that drop every datagram to UDP port 4791 that this
 // host receives. A rule that follows another one about the port is left out: that one may accept
 // what matters.
-func parseFirewall(listing []byte) (out []FirewallRule) {
-	var r FirewallRule
+func parseFirewall(listing []byte) (out []diagnose.FirewallRule) {
+	var r diagnose.FirewallRule
 	receives, mentioned := false, false
 	lines := bufio.NewScanner(bytes.NewReader(listing))
 	for lines.Scan() {
@@ -251,11 +259,12 @@ func parseFirewall(listing []byte) (out []FirewallRule) {
 		switch {
 		case nftTable.MatchString(line):
 			m := nftTable.FindStringSubmatch(line)
-			r = FirewallRule{Family: m[1], Table: m[2]}
+			r = diagnose.FirewallRule{Family: m[1], Table: m[2]}
 		case nftChain.MatchString(line):
 			r.Chain, receives, mentioned = nftChain.FindStringSubmatch(line)[1], false, false
 		case nftHook.MatchString(line):
-			receives = slices.Contains([]string{"input", "prerouting", "ingress"}, nftHook.FindStringSubmatch(line)[1])
+			hook := nftHook.FindStringSubmatch(line)[1]
+			receives = slices.Contains([]string{"input", "prerouting", "ingress"}, hook)
 		case receives && !mentioned && nftDrop.MatchString(line):
 			m := nftDrop.FindStringSubmatch(line)
 			r.Text, r.Handle = m[1], m[2]
@@ -268,7 +277,7 @@ func parseFirewall(listing []byte) (out []FirewallRule) {
 
 // tapHolders returns the processes of this network namespace, except one, with a queue of a TAP
 // (proc_pid_fdinfo(5)).
-func tapHolders(name string, except int) (out []Holder) {
+func tapHolders(name string, except int) (out []diagnose.Holder) {
 	here, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		return nil
@@ -286,7 +295,7 @@ func tapHolders(name string, except int) (out []Holder) {
 			return err == nil && bytes.Contains(text, line)
 		}) {
 			comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-			out = append(out, Holder{pid, strings.TrimSpace(string(comm))})
+			out = append(out, diagnose.Holder{PID: pid, Name: strings.TrimSpace(string(comm))})
 		}
 	}
 	return out

@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -11,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ipoibd/cmd/ipoibd/internal/diagnose"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/link"
 )
 
 // Only rules that drop every datagram of the port on its way in count.
@@ -18,13 +24,16 @@ func TestParseFirewall(t *testing.T) {
 	chain := func(hook, rules string) string {
 		return "table inet t {\n\tchain c {\n\t\ttype filter hook " + hook + " priority filter; policy accept;\n" + rules + "\t}\n}\n"
 	}
+	dropping := func(text string) []diagnose.FirewallRule {
+		return []diagnose.FirewallRule{{Family: "inet", Table: "t", Chain: "c", Handle: "3", Text: text}}
+	}
 	for name, c := range map[string]struct {
 		listing string
-		want    []FirewallRule
+		want    []diagnose.FirewallRule
 	}{
-		"drop":                      {chain("input", "\t\tudp dport 4791 drop # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 drop"}}},
-		"reject":                    {chain("input", "\t\tudp dport 4791 reject with icmp port-unreachable # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 reject with icmp port-unreachable"}}},
-		"counted":                   {chain("prerouting", "\t\tudp dport 4791 counter packets 2 bytes 99 drop # handle 3\n"), []FirewallRule{{"inet", "t", "c", "3", "udp dport 4791 counter packets 2 bytes 99 drop"}}},
+		"drop":                      {chain("input", "\t\tudp dport 4791 drop # handle 3\n"), dropping("udp dport 4791 drop")},
+		"reject":                    {chain("input", "\t\tudp dport 4791 reject with icmp port-unreachable # handle 3\n"), dropping("udp dport 4791 reject with icmp port-unreachable")},
+		"counted":                   {chain("prerouting", "\t\tudp dport 4791 counter packets 2 bytes 99 drop # handle 3\n"), dropping("udp dport 4791 counter packets 2 bytes 99 drop")},
 		"counted, but has met none": {chain("input", "\t\tudp dport 4791 counter packets 0 bytes 0 drop # handle 3\n"), nil},
 		"another port":              {chain("input", "\t\tudp dport 47911 drop # handle 3\n"), nil},
 		"another condition":         {chain("input", "\t\tip saddr != 192.0.2.0/24 udp dport 4791 drop # handle 3\n"), nil},
@@ -65,11 +74,11 @@ func TestRecommendedFirewallIsNoFinding(t *testing.T) {
 }
 
 func TestParseService(t *testing.T) {
-	if got := parseService([]byte("LoadState=loaded\nActiveState=failed\nResult=exit-code\nNRestarts=5\n")); got != (Service{"failed", "exit-code", "5"}) {
+	if got := parseService([]byte("LoadState=loaded\nActiveState=failed\nResult=exit-code\nNRestarts=5\n")); got != (diagnose.Service{Active: "failed", Result: "exit-code", Restarts: "5"}) {
 		t.Errorf("%+v", got)
 	}
 	for _, text := range []string{"", "LoadState=not-found\nActiveState=inactive\n", "garbage"} {
-		if got := parseService([]byte(text)); got != (Service{}) {
+		if got := parseService([]byte(text)); got != (diagnose.Service{}) {
 			t.Errorf("%q: %+v", text, got)
 		}
 	}
@@ -78,7 +87,7 @@ func TestParseService(t *testing.T) {
 // The process of the test is examined as the kernel describes it.
 func TestExamineProcess(t *testing.T) {
 	self, err := examineProcess(0)
-	if err != nil || !self.known() || self.UID != os.Geteuid() {
+	if err != nil || !self.Known() || self.UID != os.Geteuid() {
 		t.Fatalf("%+v, %v", self, err)
 	}
 	byPID, err := examineProcess(os.Getpid())
@@ -151,12 +160,15 @@ func TestExamineSocket(t *testing.T) {
 	if err := os.WriteFile(path("file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]SocketState{"listens": SocketAnswers, "stale": SocketStale, "file": SocketBlocked, "none": SocketAbsent, "file/below": SocketDenied} {
+	for name, want := range map[string]diagnose.SocketState{
+		"listens": diagnose.SocketAnswers, "stale": diagnose.SocketStale, "file": diagnose.SocketBlocked,
+		"none": diagnose.SocketAbsent, "file/below": diagnose.SocketDenied,
+	} {
 		s := examineSocket(t.Context(), path(name))
-		if s.State != want || (s.Err == nil) != (want == SocketAnswers || want == SocketAbsent) {
+		if s.State != want || (s.Err == nil) != (want == diagnose.SocketAnswers || want == diagnose.SocketAbsent) {
 			t.Errorf("%s: %+v, want the state %d", name, s, want)
 		}
-		if want == SocketAnswers && s.PID != os.Getpid() {
+		if want == diagnose.SocketAnswers && s.PID != os.Getpid() {
 			t.Errorf("%s: process %d, want %d", name, s.PID, os.Getpid())
 		}
 	}
@@ -199,5 +211,61 @@ func TestNeighbourTables(t *testing.T) {
 	slices.Sort(names)
 	if !slices.Equal(names, []string{"arp_cache", "ndisc_cache"}) {
 		t.Errorf("tables %q", names)
+	}
+}
+
+// Errors of other packages become facts: who has the port or the name.
+func TestFactsOfErrors(t *testing.T) {
+	taken := &udp.PortTakenError{Port: 4791, Holders: []udp.Holder{{PID: 9, Name: "x"}}, Kernel: "rdma_rxe"}
+	p := takenPort(fmt.Errorf("open: %w", taken))
+	if p == nil || !errors.Is(p.Err, taken) || len(p.Holders) != 1 || p.Holders[0].PID != 9 || p.Module != "rdma_rxe" {
+		t.Errorf("%+v", p)
+	}
+	for _, err := range []error{nil, errors.New("no such device")} {
+		if p := takenPort(err); p != nil {
+			t.Errorf("%v: %+v", err, p)
+		}
+	}
+	owned := &link.OwnedError{PID: 9}
+	for _, want := range []diagnose.Claim{
+		{}, {Err: link.ErrNameTaken, Foreign: true}, {Err: owned, Owned: true, Owner: 9}, {Err: link.ErrPermission},
+	} {
+		if got := claim(want.Err); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestSchemaHasAllFindings(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/doctor.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Version  struct{ Const int } `json:"schema_version"`
+			Findings struct {
+				Items struct {
+					Properties map[string]struct{ Enum []string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	p := schema.Properties.Findings.Items.Properties
+	if got := p["id"].Enum; !slices.Equal(got, diagnose.IDs()) {
+		t.Errorf("the schema has %q, the rules %q", got, diagnose.IDs())
+	}
+	var severities []string
+	for _, s := range diagnose.Severities {
+		severities = append(severities, string(s))
+	}
+	if got := p["severity"].Enum; !slices.Equal(got, severities) {
+		t.Errorf("severities %q, want %q", got, severities)
+	}
+	if schema.Properties.Version.Const != SchemaVersion {
+		t.Errorf("version %d, want %d", schema.Properties.Version.Const, SchemaVersion)
 	}
 }

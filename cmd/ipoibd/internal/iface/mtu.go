@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -135,17 +136,9 @@ func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
 }
 
 // notices describes what is lost, for the status.
-func (r *mtuReport) notices() report.Notices {
-	notices := report.Notices{}
-	if r.below {
-		notices.Add(report.NoticeNoIPv6, "MTU below 1280: the interface cannot have IPv6 addresses")
-	}
-	if r.exceeded.To.IsValid() {
-		fits := r.exceeded.Carries - ipoib.HeaderLen
-		notices.Add(report.NoticePathMTU, fmt.Sprintf("the path to %s has an MTU of %d, according to a router, whose report may be forged, so packets of more than %d bytes may be lost: if 'ipoibd ping --sweep' to the peer confirms it, set the MTU of the interface to %d, or raise that of the path",
-			r.exceeded.To, r.exceeded.MTU, fits, fits))
-	}
-	return notices
+func (r *mtuReport) notices(eventsLost bool) report.Notices {
+	l := diagnose.Link{Below: r.below, Exceeded: r.exceeded, Fits: r.exceeded.Carries - ipoib.HeaderLen, EventsLost: eventsLost}
+	return l.Notices()
 }
 
 const minIPv6MTU = 1280 // RFC 8200, section 5

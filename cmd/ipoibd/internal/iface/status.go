@@ -184,14 +184,13 @@ func (f *Iface) show(now time.Time) {
 	s := &snapshot{peers: f.nbrs.table.Peers(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		Netns: f.cfg.Netns, Netdev: f.cfg.Netdev, Owner: f.cfg.Owner,
-		MTU: f.host.now.MTU, MTULimit: f.host.mtuReport.path, Notices: f.host.mtuReport.notices(), Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
+		MTU: f.host.now.MTU, MTULimit: f.host.mtuReport.path, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
 		Lanes: len(f.lanes), SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
 		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
-	if slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() }) {
-		s.Notices.Add(report.NoticeEventsLost, "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its interrupts are delivered")
-	}
+	eventsLost := slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() })
+	s.Notices = f.host.mtuReport.notices(eventsLost)
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {

@@ -35,22 +35,27 @@ func (u Unready) Error() string {
 // reported recently.
 func (s *Status) Unready() (list []Unready) {
 	for i := range s.Interfaces {
-		f := &s.Interfaces[i]
-		why := s.Stale(f)
-		switch {
-		case why != "":
-		case f.State != InterfaceUp:
-			why = cmp.Or(f.Because(), f.State)
-		case !f.Carrier:
-			why = cmp.Or(f.Because(), "no carrier")
-		case len(f.Groups) == 0:
-			why = "it is not attached to the broadcast group"
-		}
-		if up := why == ""; !up || f.Unassigned != "" {
-			list = append(list, Unready{f.Name, up, cmp.Or(why, oneLine(f.Unassigned))})
+		if u, is := s.UnreadyInterface(&s.Interfaces[i]); is {
+			list = append(list, u)
 		}
 	}
 	return list
+}
+
+// UnreadyInterface returns whether an interface is not ready, and why.
+func (s *Status) UnreadyInterface(f *Interface) (u Unready, is bool) {
+	why := s.Stale(f)
+	switch {
+	case why != "":
+	case f.State != InterfaceUp:
+		why = cmp.Or(f.Because(), f.State)
+	case !f.Carrier:
+		why = cmp.Or(f.Because(), "no carrier")
+	case len(f.Groups) == 0:
+		why = "it is not attached to the broadcast group"
+	}
+	up := why == ""
+	return Unready{f.Name, up, cmp.Or(why, oneLine(f.Unassigned))}, !up || f.Unassigned != ""
 }
 
 // Hung returns the interfaces that have not reported for so long that only a restart of the

@@ -4,15 +4,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
-// Processes names the processes with a descriptor of one of the sockets, each as
-// "name (pid 123)", as far as this process may inspect them. It names this process only if there
-// is no other one, because a child may hold a descriptor that it inherited.
-func Processes(inodes []uint64) []string { return processes("/proc", inodes) }
+// Process is a process that holds a socket.
+type Process struct {
+	PID  int
+	Name string // of its program
+}
 
-func processes(proc string, inodes []uint64) (names []string) {
+func (p Process) String() string { return fmt.Sprintf("%s (pid %d)", p.Name, p.PID) }
+
+// Processes returns the processes with a descriptor of one of the sockets, as far as this process may
+// inspect them. It returns this process only if there is no other one, because a child may hold a
+// descriptor that it inherited.
+func Processes(inodes []uint64) []Process { return processes("/proc", inodes) }
+
+func processes(proc string, inodes []uint64) (found []Process) {
 	if len(inodes) == 0 {
 		return nil
 	}
@@ -24,13 +33,13 @@ func processes(proc string, inodes []uint64) (names []string) {
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	for _, dir := range dirs {
 		if filepath.Base(dir) != own && holdsAny(dir, links) {
-			names = append(names, processName(dir))
+			found = append(found, processIn(dir))
 		}
 	}
-	if dir := filepath.Join(proc, own); len(names) == 0 && own != "" && holdsAny(dir, links) {
-		names = append(names, processName(dir))
+	if dir := filepath.Join(proc, own); len(found) == 0 && own != "" && holdsAny(dir, links) {
+		found = append(found, processIn(dir))
 	}
-	return names
+	return found
 }
 
 func holdsAny(dir string, links map[string]bool) bool {
@@ -43,11 +52,12 @@ func holdsAny(dir string, links map[string]bool) bool {
 	return false
 }
 
-// processName returns "name (pid 123)" for a directory of /proc.
-func processName(dir string) string {
+// processIn returns the process of a directory of /proc.
+func processIn(dir string) Process {
 	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
 	if err != nil {
 		comm = []byte("a process")
 	}
-	return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), filepath.Base(dir))
+	pid, _ := strconv.Atoi(filepath.Base(dir))
+	return Process{pid, strings.TrimSpace(string(comm))}
 }

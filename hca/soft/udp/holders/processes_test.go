@@ -20,29 +20,29 @@ func TestProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check := func(what string, inodes []uint64, want ...string) {
+	check := func(what string, inodes []uint64, want ...Process) {
 		t.Helper()
 		if got := processes(proc, inodes); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", what, got, want)
+			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
 	inodes := []uint64{33421, 33422}
 	process(12, "someone", "socket:[17]")
 	process(34, "a server", "socket:[33421]")
 	process(56, "another", "socket:[33422]")
-	check("two sockets", inodes, "a server (pid 34)", "another (pid 56)")
-	check("one socket", inodes[1:], "another (pid 56)")
+	check("two sockets", inodes, Process{34, "a server"}, Process{56, "another"})
+	check("one socket", inodes[1:], Process{56, "another"})
 	process(90, "this process", "socket:[33421]")
 	if err := os.Symlink("90", filepath.Join(proc, "self")); err != nil {
 		t.Fatal(err)
 	}
-	check("with this process", inodes, "a server (pid 34)", "another (pid 56)")
+	check("with this process", inodes, Process{34, "a server"}, Process{56, "another"})
 	for _, pid := range []string{"34", "56"} {
 		if err := os.RemoveAll(filepath.Join(proc, pid)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	check("without others", inodes, "this process (pid 90)")
+	check("without others", inodes, Process{90, "this process"})
 	check("other sockets", []uint64{18, 3342})
 	check("no socket", nil)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -60,8 +59,8 @@ func TestSockets(t *testing.T) {
 			if len(got) != 1 || got[0] != inode {
 				t.Errorf("inodes %d, want %d", got, inode)
 			}
-			if names := holders.Processes(got); len(names) != 1 || !strings.HasSuffix(names[0], fmt.Sprintf("(pid %d)", os.Getpid())) {
-				t.Errorf("processes %q, want this one", names)
+			if who := holders.Processes(got); len(who) != 1 || who[0].PID != os.Getpid() {
+				t.Errorf("processes %v, want this one", who)
 			}
 		})
 	}

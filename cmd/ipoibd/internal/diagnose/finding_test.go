@@ -1,10 +1,9 @@
-package doctor
+package diagnose
 
 import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +83,15 @@ func noticing(kind string) func(*Facts) {
 	return func(f *Facts) { f.device().Notices.Add(kind, "the text of "+kind) }
 }
 
+// taken returns a UDP port that processes or a kernel module use.
+func taken(module string, holders ...Holder) *TakenPort {
+	err := &udp.PortTakenError{Port: 4791, Kernel: module}
+	for _, h := range holders {
+		err.Holders = append(err.Holders, udp.Holder(h))
+	}
+	return &TakenPort{err, holders, module}
+}
+
 // diagnoses has set-ups with what is found, the first one first. Each finding's evidence and command
 // contain a text, unless it is empty.
 var diagnoses = []struct {
@@ -106,7 +114,7 @@ var diagnoses = []struct {
 	{"drops that another finding explains", busy, func(f *Facts) { f.count("rx_drop_qkey", 1, 2) }, "qkey_mismatch", "", ""},
 	{"drops before", busy, func(f *Facts) { f.countOfInterface("neigh_drop_foreign_mac", 69, 69) }, "", "", ""},
 	{"a port of the bridge has a larger MTU", busy, func(f *Facts) {
-		f.netdev("ib0").MTU, f.netdev("ib0").Master = 1444, "br0"
+		f.Netdev("ib0").MTU, f.Netdev("ib0").Master = 1444, "br0"
 		f.Netdevs = append(f.Netdevs, Netdev{Name: "veth1", MTU: 1500, Master: "br0"}, Netdev{Name: "veth2", MTU: 1500, Master: "br1"})
 	}, "bridge_mtu", "the MTU of ib0 is 1444, that of veth1 is 1500", "ip link set veth1 mtu 1444"},
 
@@ -132,7 +140,7 @@ var diagnoses = []struct {
 	{"the service runs", busy, func(f *Facts) { f.Service = Service{"active", "success", "0"} }, "", "", ""},
 	{"the service does not run", idle, func(f *Facts) { f.Service = Service{"inactive", "success", "0"} }, "", "", ""},
 	{"a full disk", idle, func(f *Facts) { f.Control = errors.New("full") }, "control_unwritable", "full", "ipoibd run --control"},
-	{"no tun", idle, func(f *Facts) { f.Tun = link.ErrNoTun }, "tun_missing", "/dev/net/tun is missing", "modprobe tun"},
+	{"no tun", idle, func(f *Facts) { f.Tun, f.NoTun = link.ErrNoTun, true }, "tun_missing", "/dev/net/tun is missing", "modprobe tun"},
 	{"no right to tun", idle, func(f *Facts) { f.Tun = link.ErrPermission }, "tun_denied", "not permitted", "chmod 0666 /dev/net/tun"},
 	{"no capability", idle, func(f *Facts) { f.Process.Caps &^= 1 << unix.CAP_NET_ADMIN }, "no_net_admin", "(user 0)", ""},
 	{"a user", idle, func(f *Facts) { f.Process.Caps, f.Process.UID = 0, 1000 }, "no_net_admin", "are 0x0", "sudo ipoibd run"},
@@ -144,12 +152,12 @@ var diagnoses = []struct {
 	{"no such netdev", idle, func(f *Facts) { f.Devices[0].Underlay = "eth7" }, "underlay_missing", "no eth7 among lo, eth0", "ip -brief link"},
 	{"netdevs are not known", idle, func(f *Facts) { f.Netdevs = nil }, "", "", ""},
 	{"loopback", idle, func(f *Facts) { f.Devices[0].Underlay = "lo" }, "underlay_loopback", "lo has", "ipoibd run --underlay NETDEV"},
-	{"down", idle, func(f *Facts) { f.netdev("eth0").Up, f.netdev("eth0").Addrs = false, nil }, "underlay_down", "eth0", "ip link set eth0 up"},
-	{"no carrier", idle, func(f *Facts) { f.netdev("eth0").Carrier = false }, "underlay_no_carrier", "LOWER_UP", "ethtool eth0"},
-	{"no address", idle, func(f *Facts) { f.netdev("eth0").Addrs = nil }, "underlay_no_address", "eth0", "ip address add ADDRESS/PREFIX dev eth0"},
+	{"down", idle, func(f *Facts) { f.Netdev("eth0").Up, f.Netdev("eth0").Addrs = false, nil }, "underlay_down", "eth0", "ip link set eth0 up"},
+	{"no carrier", idle, func(f *Facts) { f.Netdev("eth0").Carrier = false }, "underlay_no_carrier", "LOWER_UP", "ethtool eth0"},
+	{"no address", idle, func(f *Facts) { f.Netdev("eth0").Addrs = nil }, "underlay_no_address", "eth0", "ip address add ADDRESS/PREFIX dev eth0"},
 	{"an evil name", idle, func(f *Facts) {
-		f.netdev("eth0").Up = false
-		f.netdev("eth0").Name, f.Devices[0].Underlay = "a;reboot'", "a;reboot'"
+		f.Netdev("eth0").Up = false
+		f.Netdev("eth0").Name, f.Devices[0].Underlay = "a;reboot'", "a;reboot'"
 	}, "underlay_down", "", `ip link set 'a;reboot'\''' up`},
 	{"no HCA", idle, func(f *Facts) { f.Devices[0] = Device{Name: "soft", HCA: "rxe0", Missing: true} }, "hca_missing", "no RDMA device", "rdma link add rxe0 type rxe netdev NETDEV"},
 	{"another HCA", idle, func(f *Facts) {
@@ -167,17 +175,17 @@ var diagnoses = []struct {
 	{"memlock with the capability", idle, func(f *Facts) { f.Devices[0].Software, f.Process.Memlock = false, 0 }, "", "", ""},
 	{"memlock, but the HCA is open", busy, func(f *Facts) { f.Devices[0].Software, f.Process.Memlock, f.Process.Caps = false, 0, 0 }, "", "", ""},
 	{"memlock of a software HCA", idle, func(f *Facts) { f.Process.Memlock, f.Process.Caps = 0, 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_SYS_ADMIN }, "", "", ""},
-	{"the port", idle, func(f *Facts) { f.Devices[0].Bind = &udp.PortTakenError{Port: 4791, Holders: []string{"x (pid 9)"}} }, "port_taken", "x (pid 9)", "kill 9"},
-	{"the port, by the kernel", idle, func(f *Facts) { f.Devices[0].Bind = &udp.PortTakenError{Port: 4791, Kernel: "rdma_rxe"} }, "port_taken", "rdma_rxe", "rmmod rdma_rxe"},
+	{"the port", idle, func(f *Facts) { f.Devices[0].Taken = taken("", Holder{9, "x"}) }, "port_taken", "x (pid 9)", "kill 9"},
+	{"the port, by the kernel", idle, func(f *Facts) { f.Devices[0].Taken = taken("rdma_rxe") }, "port_taken", "rdma_rxe", "rmmod rdma_rxe"},
 	{"the port, by several", idle, func(f *Facts) {
-		f.Devices[0].Bind = &udp.PortTakenError{Port: 4791, Holders: []string{"x (pid 9)", "y (pid 8)"}}
+		f.Devices[0].Taken = taken("", Holder{9, "x"}, Holder{8, "y"})
 	}, "port_taken", "y (pid 8)", "ss -ulpn sport = :4791"},
-	{"another error of the port", idle, func(f *Facts) { f.Devices[0].Bind = errors.New("no such device") }, "", "", ""},
-	{"a foreign ib0", idle, func(f *Facts) { f.Interfaces[0].Available = link.ErrNameTaken }, "name_taken", "does not belong", "ipoibd run --name ib1"},
-	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{PID: 9} }, "name_in_use", "process 9", "kill 9"},
-	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Available = &link.OwnedError{} }, "name_in_use", "unknown", ""},
+	{"a foreign ib0", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: link.ErrNameTaken, Foreign: true} }, "name_taken", "does not belong", "ipoibd run --name ib1"},
+	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{PID: 9}, Owned: true, Owner: 9} }, "name_in_use", "process 9", "kill 9"},
+	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{}, Owned: true} }, "name_in_use", "unknown", ""},
 	{"a start is not examined while a daemon runs", busy, func(f *Facts) {
-		f.Tun, f.Control, f.Process.Files, f.Interfaces[0].Available = link.ErrNoTun, unix.EROFS, 45, &link.OwnedError{}
+		f.Tun, f.NoTun, f.Control, f.Process.Files = link.ErrNoTun, true, unix.EROFS, 45
+		f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{}, Owned: true}
 	}, "", "", ""},
 	{"no eBPF", idle, func(f *Facts) { f.Process.Caps &^= 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_ADMIN }, "no_ebpf", "without CAP_BPF", "ipoibd run --ebpf=false"},
 	{"no eBPF, not wanted", idle, func(f *Facts) {
@@ -196,7 +204,7 @@ var diagnoses = []struct {
 	}, "device_given_up", "no device", "ipoibd recover --device soft --control /run/c.sock"},
 	{"waiting", busy, func(f *Facts) { f.device().State, f.iface().State = "waiting", "waiting" }, "device_waiting", "waiting since", "ipoibd devices"},
 	{"the cause is reported alone", busy, func(f *Facts) {
-		f.device().State, f.iface().State, f.netdev("eth0").Up = "waiting", "waiting", false
+		f.device().State, f.iface().State, f.Netdev("eth0").Up = "waiting", "waiting", false
 		noticing("silent")(f)
 	}, "underlay_down", "", ""},
 	{"the cause of one device is not that of another", busy, func(f *Facts) {
@@ -215,7 +223,7 @@ var diagnoses = []struct {
 	{"an invisible process", busy, func(f *Facts) {
 		f.iface().State, f.iface().Reason, f.iface().Detail = "waiting", "foreign_process", "grep"
 	}, "foreign_process", "grep", ""},
-	{"set down", busy, func(f *Facts) { f.iface().State, f.iface().Reason, f.netdev("ib0").Up = "down", "admin_down", false }, "interface_down", "", "ip link set ib0 up"},
+	{"set down", busy, func(f *Facts) { f.iface().State, f.iface().Reason, f.Netdev("ib0").Up = "down", "admin_down", false }, "interface_down", "", "ip link set ib0 up"},
 	{"no carrier of ib0", busy, func(f *Facts) { f.iface().Carrier = false }, "interface_not_ready", "no carrier", "ipoibd events --control /run/c.sock"},
 	{"a route is refused", busy, func(f *Facts) { f.iface().Unassigned = "route: refused" }, "interface_unassigned", "route: refused", "ip address show dev ib0"},
 	{"a duplicate underlay address", busy, noticing(report.NoticeDuplicateAddress), "duplicate_address", "the text of duplicate_address", "ip address show dev eth0"},
@@ -230,8 +238,8 @@ var diagnoses = []struct {
 	{"families", busy, func(f *Facts) { f.device().Peers = []netip.Addr{netip.MustParseAddr("fd00::2")} }, "family_mismatch", "all peers are IPv6, such as fd00::2", ""},
 	{"one of the family is enough", busy, func(f *Facts) { f.device().Peers = []netip.Addr{netip.MustParseAddr("fd00::2"), peer} }, "", "", ""},
 	{"NAT", busy, noticing(report.NoticeNAT), "nat", "the text of nat", ""},
-	{"no multicast", busy, func(f *Facts) { f.netdev("eth0").Multicast = false }, "multicast_off", "MULTICAST", "ip link set eth0 multicast on"},
-	{"no multicast, peers", busy, func(f *Facts) { f.netdev("eth0").Multicast, f.device().Replicates = false, true }, "", "", ""},
+	{"no multicast", busy, func(f *Facts) { f.Netdev("eth0").Multicast = false }, "multicast_off", "MULTICAST", "ip link set eth0 multicast on"},
+	{"no multicast, peers", busy, func(f *Facts) { f.Netdev("eth0").Multicast, f.device().Replicates = false, true }, "", "", ""},
 	{"a name", busy, noticing(report.NoticeUnresolved), "unresolved_peer", "the text of", ""},
 	{"another P_Key", busy, func(f *Facts) { f.lonely(); f.count("rx_other_pkey", 4, 4) }, "pkey_mismatch", "rx_other_pkey is 4, 0 more than 1s before; no peer is known; this host has 0xffff", "ipoibd run --pkey P_KEY"},
 	{"other partitions", busy, func(f *Facts) { f.count("rx_other_pkey", 4, 9) }, "", "", ""},
@@ -255,11 +263,11 @@ var diagnoses = []struct {
 		f.device().Replicates = true
 	}, "no_peer_answers", "192.0.2.2, 2 more", "ping -c 3 192.0.2.2"},
 	{"DAD", busy, func(f *Facts) {
-		f.netdev("ib0").Addrs = append(f.netdev("ib0").Addrs, Addr{netip.MustParsePrefix("fd09::1/64"), true})
+		f.Netdev("ib0").Addrs = append(f.Netdev("ib0").Addrs, Addr{netip.MustParsePrefix("fd09::1/64"), true})
 	}, "address_duplicate", "fd09::1/64", "ip address del fd09::1/64 dev ib0"},
-	{"the same network, running", busy, func(f *Facts) { f.netdev("ib0").Addrs[0].Prefix = netip.MustParsePrefix("192.0.0.1/16") }, "address_overlap", "192.0.0.1/16", ""},
-	{"no address of ib0", busy, func(f *Facts) { f.netdev("ib0").Addrs = []Addr{{netip.MustParsePrefix("fe80::1/64"), false}} }, "no_address", "ib0", "ip address add ADDRESS/PREFIX dev ib0"},
-	{"no address of ib0 in a bridge", busy, func(f *Facts) { f.netdev("ib0").Addrs, f.netdev("ib0").Master = nil, "br0" }, "", "", ""},
+	{"the same network, running", busy, func(f *Facts) { f.Netdev("ib0").Addrs[0].Prefix = netip.MustParsePrefix("192.0.0.1/16") }, "address_overlap", "192.0.0.1/16", ""},
+	{"no address of ib0", busy, func(f *Facts) { f.Netdev("ib0").Addrs = []Addr{{netip.MustParsePrefix("fe80::1/64"), false}} }, "no_address", "ib0", "ip address add ADDRESS/PREFIX dev ib0"},
+	{"no address of ib0 in a bridge", busy, func(f *Facts) { f.Netdev("ib0").Addrs, f.Netdev("ib0").Master = nil, "br0" }, "", "", ""},
 	{"ib0 in a container", busy, func(f *Facts) { f.Netdevs = f.Netdevs[:2] }, "", "", ""},
 	{"a narrow path", busy, func(f *Facts) {
 		f.iface().Notices.Add(report.NoticePathMTU, "narrow")
@@ -285,7 +293,7 @@ var diagnoses = []struct {
 	{"a slow start", busy, func(f *Facts) { f.ClockStep = -9 * time.Second }, "", "", ""},
 	{"a newer daemon", busy, noticing("of_the_future"), "other_notice", "the text of", ""},
 	{"the most important one is first", idle, func(f *Facts) {
-		f.UnknownVariables, f.Tun, f.netdev("eth0").Up = []string{"IPOIBD_X"}, link.ErrNoTun, false
+		f.UnknownVariables, f.Tun, f.NoTun, f.Netdev("eth0").Up = []string{"IPOIBD_X"}, link.ErrNoTun, true, false
 	}, "tun_missing underlay_down unknown_variable", "", ""},
 }
 
@@ -300,7 +308,7 @@ func TestDiagnose(t *testing.T) {
 			for _, x := range found {
 				ids = append(ids, x.ID)
 				seen[x.ID] = true
-				if x.What == "" || x.Evidence == "" || x.Advice == "" {
+				if x.What == "" || x.Evidence == "" || x.Advice == "" || strings.Contains(x.What+x.Evidence+x.Advice+x.Command, "{") {
 					t.Errorf("incomplete: %+v", x)
 				}
 			}
@@ -340,40 +348,6 @@ func TestOrderOfRules(t *testing.T) {
 	}
 }
 
-func TestSchemaHasAllFindings(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/doctor.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema struct {
-		Properties struct {
-			Version  struct{ Const int } `json:"schema_version"`
-			Findings struct {
-				Items struct {
-					Properties map[string]struct{ Enum []string }
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	p := schema.Properties.Findings.Items.Properties
-	if got := p["id"].Enum; !slices.Equal(got, IDs()) {
-		t.Errorf("the schema has %q, the rules %q", got, IDs())
-	}
-	var severities []string
-	for _, s := range Severities {
-		severities = append(severities, string(s))
-	}
-	if got := p["severity"].Enum; !slices.Equal(got, severities) {
-		t.Errorf("severities %q, want %q", got, severities)
-	}
-	if schema.Properties.Version.Const != SchemaVersion {
-		t.Errorf("version %d, want %d", schema.Properties.Version.Const, SchemaVersion)
-	}
-}
-
 // Whatever a process on the control socket claims, doctor examines it, and each finding is complete.
 func FuzzDiagnose(f *testing.F) {
 	for _, s := range []*report.Status{status(), {}} {
@@ -390,7 +364,13 @@ func FuzzDiagnose(f *testing.F) {
 		}
 		facts := busy()
 		facts.Status = &s
-		facts.Devices, facts.Interfaces = FromStatus(&s)
+		facts.Devices, facts.Interfaces = nil, nil
+		for _, d := range s.Devices {
+			facts.Devices = append(facts.Devices, Device{Name: d.Name, HCA: d.HCA, Software: d.HCA == "soft", Underlay: d.Underlay})
+		}
+		for _, x := range s.Interfaces {
+			facts.Interfaces = append(facts.Interfaces, Interface{Name: x.Name, Device: x.Device})
+		}
 		for _, x := range Diagnose(facts) {
 			if x.What == "" || x.Advice == "" {
 				t.Errorf("incomplete: %+v", x)

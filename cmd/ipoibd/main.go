@@ -21,7 +21,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/cni"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/verbs"
 	"ipoibd/link"
@@ -75,7 +75,8 @@ func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 		return exitUsage, err
 	case errors.Is(err, control.ErrMistake):
 		return exitUsage, err
-	case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs), errors.As(err, new(report.Unready)), errors.As(err, new(problems)):
+	case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs),
+		errors.As(err, new(diagnose.Unready)), errors.As(err, new(problems)):
 		return exitNotReady, err
 	}
 	return exitFailure, err

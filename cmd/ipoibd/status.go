@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/docs"
@@ -86,7 +87,7 @@ func noInterface(name string) error {
 
 // unhealthy returns why interfaces are not ready, or nil if all are.
 func unhealthy(s *report.Status) (err error) {
-	for _, u := range s.Unready() {
+	for _, u := range diagnose.NotReady(s) {
 		err = errors.Join(err, u)
 	}
 	return err
@@ -164,7 +165,7 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.line("\ninterface %s\t%s %s", f.Name, f.State, p.since(f.Since))
 	p.optional("reason", f.Because())
 	p.optional("notice", f.Notice)
-	p.optional("out of date", p.Stale(f))
+	p.optional("out of date", diagnose.Stale(p.Status, f))
 	p.current(f.Recovery)
 	kernel := func(name string) uint64 { return f.Kernel["kernel_"+name].Value }
 	p.line("  device\t%s, port %d", f.Device, f.Port)

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
@@ -256,7 +257,7 @@ func serves(s *report.Status, a attachment, netns string) error {
 	if f := &s.Interfaces[i]; f.Owner != a.owner() || f.Netns != netns {
 		return fmt.Errorf("the daemon's interface %s belongs to %q in %s", f.Name, f.Owner, f.Netns)
 	}
-	for _, u := range s.Unready() {
+	for _, u := range diagnose.NotReady(s) {
 		if u.Interface == a.name() {
 			return u
 		}

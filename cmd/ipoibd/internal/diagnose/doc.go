@@ -10,6 +10,11 @@
 //
 // Package doctor gathers the facts, and prints the findings.
 //
+// # Readiness
+//
+// [NotReady] and [Hung] judge the interfaces of a status. The probes, the metrics, 'ipoibd status --check',
+// the CNI plugin and a rule of [Diagnose] all ask them.
+//
 // # Notices
 //
 // The daemon itself judges what only it can observe, by tables of the same kind: [Watch] derives the
@@ -28,4 +33,5 @@
 //	lesser.go  | warnings and hints
 //	notice.go  | the conditions of devices and interfaces that a daemon notices
 //	watch.go   | how long they last, and how often they are logged
+//	ready.go   | whether interfaces are ready: for probes, metrics and commands
 package diagnose

@@ -61,7 +61,7 @@ func stateIs(state qprecovery.DeviceState) func(*subject) bool {
 func deviceWaiting(s *subject) bool { return s.open.State != report.DeviceOpen }
 
 func interfaceHangs(s *subject) bool {
-	why := s.Status.Stale(s.ib)
+	why := Stale(s.Status, s.ib)
 	return s.sayIf(why != "", "silence", why)
 }
 
@@ -87,7 +87,7 @@ func interfaceDown(s *subject) bool {
 // unready returns whether 'ipoibd status --check' does not accept an interface, which is up or not.
 func unready(up bool) func(*subject) bool {
 	return func(s *subject) bool {
-		u, is := s.Status.UnreadyInterface(s.ib)
+		u, is := notReady(s.Status, s.ib)
 		s.sayIf(u.Why != "", "unready", u.Why)
 		return is && u.Up == up
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
@@ -49,7 +50,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	out, s := sink(ch), c.status()
 	out.add(build, 1, s.Version)
 	unready := map[string]bool{}
-	for _, u := range s.Unready() {
+	for _, u := range diagnose.NotReady(&s) {
 		unready[u.Interface] = true
 	}
 	for i := range s.Interfaces {

@@ -9,7 +9,7 @@
 // # Source
 //
 // Everything comes from [report.Status], which a scrape reads once: this package computes
-// nothing that the status does not show, and holds no state. [report.Status.Unready] decides
+// nothing that the status does not show, and holds no state. [diagnose.NotReady] decides
 // for /readyz, for `ipoibd status --check` and for the metric ipoibd_interface_ready.
 //
 // # Names

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
@@ -14,8 +15,8 @@ import (
 // block.
 func NewHandler(status func() report.Status) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", probe(status, (*report.Status).Hung))
-	mux.HandleFunc("GET /readyz", probe(status, (*report.Status).Unready))
+	mux.HandleFunc("GET /livez", probe(status, diagnose.Hung))
+	mux.HandleFunc("GET /readyz", probe(status, diagnose.NotReady))
 	mux.Handle("GET /metrics", &page{gather: newRegistry(status)})
 	return mux
 }
@@ -27,7 +28,7 @@ func newRegistry(status func() report.Status) *prometheus.Registry {
 }
 
 // probe answers 200 unless problems returns any.
-func probe(status func() report.Status, problems func(*report.Status) []report.Unready) http.HandlerFunc {
+func probe(status func() report.Status, problems func(*report.Status) []diagnose.Unready) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		s := status()

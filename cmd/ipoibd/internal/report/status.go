@@ -11,6 +11,7 @@ package report
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -233,3 +234,20 @@ func NewHistogram(d *hca.Durations) Histogram {
 	}
 	return h
 }
+
+// Because returns, on one line, why an interface is not up, or has problems: the detailed text,
+// or else the reason's name.
+func (f *Interface) Because() string {
+	switch {
+	case f.Detail != "":
+		return OneLine(f.Detail)
+	case f.Reason != ReasonNone:
+		return f.Reason
+	case !f.Carrier && f.State == InterfaceUp:
+		return "no carrier"
+	}
+	return ""
+}
+
+// OneLine joins the lines of an error.
+func OneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

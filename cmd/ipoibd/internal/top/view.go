@@ -10,6 +10,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
@@ -123,7 +124,7 @@ func state(f *report.Interface) string {
 // detail describes one interface: its throughput over time, drops, recoveries and peers.
 func (m *Model) detail(f *report.Interface) []string {
 	lines := []string{"", title.Render(escaped("%s on device %s, MTU %d", f.Name, f.Device, f.MTU))}
-	for _, u := range m.status.Unready() {
+	for _, u := range diagnose.NotReady(m.status) {
 		if u.Interface == f.Name {
 			lines = append(lines, bad.Render(escaped("why     %s", u.Why)))
 		}

@@ -1,10 +1,11 @@
-package report
+package diagnose
 
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
+
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 const (
@@ -29,25 +30,25 @@ func (u Unready) Error() string {
 	return fmt.Sprintf("interface %s is not up: %s", u.Interface, u.Why)
 }
 
-// Unready returns the interfaces that are not ready: /readyz, `ipoibd status --check` and the
+// NotReady returns the interfaces that are not ready: /readyz, `ipoibd status --check` and the
 // metric ipoibd_interface_ready report them. An interface is ready if it has a carrier, is
 // attached to the broadcast group, has the addresses and routes of the configuration, and has
 // reported recently.
-func (s *Status) Unready() (list []Unready) {
+func NotReady(s *report.Status) (list []Unready) {
 	for i := range s.Interfaces {
-		if u, is := s.UnreadyInterface(&s.Interfaces[i]); is {
+		if u, is := notReady(s, &s.Interfaces[i]); is {
 			list = append(list, u)
 		}
 	}
 	return list
 }
 
-// UnreadyInterface returns whether an interface is not ready, and why.
-func (s *Status) UnreadyInterface(f *Interface) (u Unready, is bool) {
-	why := s.Stale(f)
+// notReady returns whether an interface is not ready, and why.
+func notReady(s *report.Status, f *report.Interface) (u Unready, is bool) {
+	why := Stale(s, f)
 	switch {
 	case why != "":
-	case f.State != InterfaceUp:
+	case f.State != report.InterfaceUp:
 		why = cmp.Or(f.Because(), f.State)
 	case !f.Carrier:
 		why = cmp.Or(f.Because(), "no carrier")
@@ -55,49 +56,32 @@ func (s *Status) UnreadyInterface(f *Interface) (u Unready, is bool) {
 		why = "it is not attached to the broadcast group"
 	}
 	up := why == ""
-	return Unready{f.Name, up, cmp.Or(why, oneLine(f.Unassigned))}, !up || f.Unassigned != ""
+	return Unready{f.Name, up, cmp.Or(why, report.OneLine(f.Unassigned))}, !up || f.Unassigned != ""
 }
 
 // Hung returns the interfaces that have not reported for so long that only a restart of the
 // daemon may help: /livez reports them.
-func (s *Status) Hung() (list []Unready) {
+func Hung(s *report.Status) (list []Unready) {
 	for i := range s.Interfaces {
-		if f := &s.Interfaces[i]; s.silence(f) > hungLimit {
-			list = append(list, Unready{Interface: f.Name, Why: s.Stale(f)})
+		if f := &s.Interfaces[i]; silence(s, f) > hungLimit {
+			list = append(list, Unready{Interface: f.Name, Why: Stale(s, f)})
 		}
 	}
 	return list
 }
 
 // Stale describes a snapshot that is too old for a working interface, or returns "".
-func (s *Status) Stale(f *Interface) string {
-	if age := s.silence(f); age > silentLimit {
+func Stale(s *report.Status, f *report.Interface) string {
+	if age := silence(s, f); age > silentLimit {
 		return fmt.Sprintf("it has not reported for %s; a system call or a verb hangs", age.Round(time.Second))
 	}
 	return ""
 }
 
 // silence returns the age of a snapshot. One of an interface that has ended does not age.
-func (s *Status) silence(f *Interface) time.Duration {
-	if f.State == InterfaceFailed || f.State == InterfaceStopped {
+func silence(s *report.Status, f *report.Interface) time.Duration {
+	if f.State == report.InterfaceFailed || f.State == report.InterfaceStopped {
 		return 0
 	}
 	return s.Time.Sub(f.Time)
 }
-
-// Because returns, on one line, why an interface is not up, or has problems: the detailed text,
-// or else the reason's name.
-func (f *Interface) Because() string {
-	switch {
-	case f.Detail != "":
-		return oneLine(f.Detail)
-	case f.Reason != "none":
-		return f.Reason
-	case !f.Carrier && f.State == InterfaceUp:
-		return "no carrier"
-	}
-	return ""
-}
-
-// oneLine joins the lines of an error.
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

@@ -1,40 +1,65 @@
-// Package docs gives programs the parts of these pages that they show.
+// Package docs has the meanings of the counters, from which the tables of counters.md are made.
 package docs
 
 import (
-	_ "embed"
-	"regexp"
+	"fmt"
 	"strings"
 	"sync"
 )
 
-//go:embed counters.md
-var counters string
+// counter is a counter with its meaning, in Markdown. A * in the name stands for any ending.
+type counter struct{ name, meaning string }
 
-var row = regexp.MustCompile("(?m)^\\| `([a-z_0-9*]+)` \\| (.*) \\|$")
+// heading is that of the first table in counters.md.
+const heading = "## Counters of an interface\n"
 
-// meanings are the rows of counters.md, of interfaces and of devices.
-var meanings = sync.OnceValue(func() (of [2]map[string]string) {
-	_, tables, _ := strings.Cut(counters, "## Counters of an interface")
-	ofInterface, ofDevice, _ := strings.Cut(tables, "## Counters of a software HCA")
-	for kind, text := range []string{ofInterface, ofDevice} {
-		of[kind] = map[string]string{}
-		for _, r := range row.FindAllStringSubmatch(text, -1) {
-			of[kind][r[1]] = strings.ReplaceAll(r[2], "`", "")
+// tables returns the tables of counters.md.
+func tables() string {
+	var b strings.Builder
+	table := func(head string, counters []counter) {
+		fmt.Fprintf(&b, "\n%s\n\n| counter | meaning |\n|---|---|\n", head)
+		for _, c := range counters {
+			fmt.Fprintf(&b, "| `%s` | %s |\n", c.name, c.meaning)
 		}
 	}
-	return of
-})
+	b.WriteString(heading)
+	table("Frames from the host (TX):", hostCounters)
+	table("Datagrams from the fabric (RX):", fabricCounters)
+	table("The peer table:", peerCounters)
+	table("Others:", otherCounters)
+	table("## Counters of a software HCA", softCounters)
+	table("## Counters of any device", deviceCounters)
+	b.WriteString("\nA real HCA adds those of its driver, from `/sys/class/infiniband`.\n")
+	return b.String()
+}
 
-// InterfaceCounter returns the meaning of a counter of an interface.
+// meanings returns a function with the meanings of counters, without Markdown.
+func meanings(tables ...[]counter) func() map[string]string {
+	return sync.OnceValue(func() map[string]string {
+		of := map[string]string{}
+		for _, counters := range tables {
+			for _, c := range counters {
+				of[c.name] = strings.ReplaceAll(c.meaning, "`", "")
+			}
+		}
+		return of
+	})
+}
+
+var (
+	ofInterface = meanings(hostCounters, fabricCounters, peerCounters, otherCounters)
+	ofDevice    = meanings(softCounters, deviceCounters)
+)
+
+// InterfaceCounter returns the meaning of a counter of an interface, or "".
 func InterfaceCounter(name string) string {
 	for _, family := range []string{"_wc_", "tap_segments_", "tap_bytes_", "tap_wait_ns_"} {
 		if i := strings.Index(name, family); i >= 0 {
 			name = name[:i] + family + "*"
 		}
 	}
-	return meanings()[0][name]
+	return ofInterface()[name]
 }
 
 // DeviceCounter returns the meaning of a counter of a device, or "" for one of a driver.
-func DeviceCounter(name string) string { return meanings()[1][name] }
+func DeviceCounter(name string) string { return ofDevice()[name] }

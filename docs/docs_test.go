@@ -1,6 +1,42 @@
 package docs
 
-import "testing"
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the tables of counters.md")
+
+// The tables of counters.md are those of this package. To change them, run go test with -update.
+func TestTablesOfCounters(t *testing.T) {
+	page, err := os.ReadFile("counters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prose, stored, found := strings.Cut(string(page), heading)
+	if !found {
+		t.Fatalf("counters.md has no line %q", heading)
+	}
+	if *update {
+		if err := os.WriteFile("counters.md", []byte(prose+tables()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if heading+stored != tables() {
+		t.Error("counters.md is not up to date: run 'go test ./docs -update'")
+	}
+}
+
+// No counter occurs twice.
+func TestCountersAreUnique(t *testing.T) {
+	if n := len(hostCounters) + len(fabricCounters) + len(peerCounters) + len(otherCounters); len(ofInterface()) != n {
+		t.Errorf("%d names of %d counters of an interface", len(ofInterface()), n)
+	}
+	if n := len(softCounters) + len(deviceCounters); len(ofDevice()) != n {
+		t.Errorf("%d names of %d counters of a device", len(ofDevice()), n)
+	}
+}
 
 func TestMeaningsOfCounters(t *testing.T) {
 	for _, c := range []struct{ got, want string }{

@@ -167,7 +167,7 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.optional("notice", f.Notice)
 	p.optional("out of date", diagnose.Stale(p.Status, f))
 	p.current(f.Recovery)
-	kernel := func(name string) uint64 { return f.Kernel["kernel_"+name].Value }
+	kernel := func(name string) uint64 { return f.Kernel[name].Value }
 	p.line("  device\t%s, port %d", f.Device, f.Port)
 	if f.Netns != "" {
 		p.optional("lent to", strings.TrimSuffix(fmt.Sprintf("%s, as %s, for %s", f.Netns, cmp.Or(f.Netdev, f.Name), f.Owner), ", for "))
@@ -175,10 +175,11 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
 	p.line("  MTU\t%s", mtu(f))
 	p.line("  peers\t%d", len(f.Peers))
-	p.line("  RX\t%d packets, %d bytes", kernel("rx_packets"), kernel("rx_bytes"))
-	p.line("  TX\t%d packets, %d bytes", kernel("tx_packets"), kernel("tx_bytes"))
+	p.line("  RX\t%d packets, %d bytes", kernel(docs.InterfaceKernelRxPackets), kernel(docs.InterfaceKernelRxBytes))
+	p.line("  TX\t%d packets, %d bytes", kernel(docs.InterfaceKernelTxPackets), kernel(docs.InterfaceKernelTxBytes))
 	p.line("  drops\t%d", f.Drops)
-	p.line("  kernel drops\t%d", kernel("rx_dropped")+kernel("rx_errors")+kernel("tx_dropped")+kernel("tx_errors"))
+	p.line("  kernel drops\t%d", kernel(docs.InterfaceKernelRxDropped)+kernel(docs.InterfaceKernelRxErrors)+
+		kernel(docs.InterfaceKernelTxDropped)+kernel(docs.InterfaceKernelTxErrors))
 	p.past(f.Recovery)
 	if !p.verbose {
 		return

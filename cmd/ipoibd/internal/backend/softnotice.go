@@ -7,6 +7,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 )
 
 const (
@@ -48,25 +49,17 @@ func (w *watch) look(now time.Time, e *engine, netdev string) report.Notices {
 	return notices
 }
 
-// Names of counters of the software HCA.
-const (
-	counterSent    = "tx_packets"
-	counterHeard   = "rx_packets"
-	counterRefused = "wire_tx_drop_forbidden"
-	counterNAT     = "nat_suspected"
-)
-
 // shown returns what the device shows by itself.
 func (e *engine) shown() (h diagnose.SoftHCA) {
 	for _, c := range e.Counters() {
 		switch c.Name {
-		case counterSent:
+		case docs.DeviceTxPackets:
 			h.Sent = c.Value
-		case counterHeard:
+		case docs.DeviceRxPackets:
 			h.Heard = c.Value
-		case counterRefused:
+		case docs.DeviceWireTxDropForbidden:
 			h.Refused = c.Value
-		case counterNAT:
+		case docs.DeviceNATSuspected:
 			h.NATs = c.Value
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/docs"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
@@ -41,7 +42,9 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
 		e := openEngine(t, a, buffer)
 		notice := w.look(time.Now(), e, nstest.Dev).Text()
-		for _, name := range []string{counterSent, counterHeard, counterRefused, counterNAT} {
+		for _, name := range []string{
+			docs.DeviceTxPackets, docs.DeviceRxPackets, docs.DeviceWireTxDropForbidden, docs.DeviceNATSuspected,
+		} {
 			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 )
 
 // peerRules are about what keeps peers from being reached.
@@ -47,12 +48,12 @@ var peerRules = []rule{
 		"other hosts use another P_Key, and none uses the one of this host", "{counted}; this host has {pkeys}",
 		"give all hosts of a network the same P_Key", "ipoibd run --pkey P_KEY",
 	}},
-	{"qkey_mismatch", Error, openDevices, counted("rx_drop_qkey"), noInterface, texts{
+	{"qkey_mismatch", Error, openDevices, counted(docs.DeviceRxDropQKey), noInterface, texts{
 		"other hosts use another Q_Key", "{counted}",
 		"use ipoibd, or another implementation with the Q_Key 0x0b1b, on all hosts",
 		"ipoibd status -v --control {control}",
 	}},
-	{"unknown_peer", Error, openDevices, counted("rx_drop_unknown_peer"), noInterface, texts{
+	{"unknown_peer", Error, openDevices, counted(docs.DeviceRxDropUnknownPeer), noInterface, texts{
 		"--known-peers-only drops packets from a host that is not among the peers", "{counted}",
 		"add it to the peers; a capture on the underlay shows its address", "tcpdump -ni {underlay} udp port 4791",
 	}},
@@ -137,7 +138,7 @@ func (s *subject) hasPeers() bool {
 }
 
 func duplicateAddress(s *subject) bool {
-	return s.notices(report.NoticeDuplicateAddress) || s.counts("rx_own_source")
+	return s.notices(report.NoticeDuplicateAddress) || s.counts(docs.DeviceRxOwnSource)
 }
 
 func familyMismatch(s *subject) bool {
@@ -174,18 +175,18 @@ func pkeyMismatch(s *subject) bool {
 		}
 	}
 	s.say("pkeys", strings.Join(own, ", "))
-	return !s.hasPeers() && s.counts("rx_drop_pkey", "rx_other_pkey")
+	return !s.hasPeers() && s.counts(docs.DeviceRxDropPKey, docs.DeviceRxOtherPKey)
 }
 
 func oneSidedPeer(s *subject) bool {
-	return !s.open.Replicates && s.counts("rx_drop_no_qp", "rx_drop_group_qpn")
+	return !s.open.Replicates && s.counts(docs.DeviceRxDropNoQP, docs.DeviceRxDropGroupQPN)
 }
 
 func peerRefuses(s *subject) bool {
-	const sent, unrouted = "wire_tx_packets", "wire_tx_drop_no_route"
+	const sent, unrouted = docs.DeviceWireTxPackets, docs.DeviceWireTxDropNoRoute
 	// An underlay that was down for a moment had no routes either. Datagrams have left since.
 	mostly := s.open.Counters[unrouted].Value > s.open.Counters[sent].Value
-	return s.counts("wire_icmp_errors") || (mostly || s.grown(unrouted) > 0) && s.counts(unrouted)
+	return s.counts(docs.DeviceWireICMPErrors) || (mostly || s.grown(unrouted) > 0) && s.counts(unrouted)
 }
 
 func noPeerAnswers(s *subject) bool { return s.notices(report.NoticeSilent) && len(s.open.Peers) > 0 }

@@ -10,6 +10,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/link/kernel/capsule"
@@ -294,11 +295,11 @@ func (f *Iface) counted() Before {
 func endingWith(c report.Counters) report.Totals {
 	t := report.TotalsOf(c)
 	for _, left := range []struct{ gauge, becomes string }{
-		{"tx_outstanding", "tx_drop_reset"},
-		{"tx_queued", "tx_drop_reset"},
-		{"neigh_kept", "neigh_drop_detached"},
-		{"tx_outstanding", "tx_taken_back"},
-		{"rx_outstanding", "rx_taken_back"},
+		{docs.InterfaceTxOutstanding, docs.InterfaceTxDropReset},
+		{docs.InterfaceTxQueued, docs.InterfaceTxDropReset},
+		{docs.InterfaceNeighKept, docs.InterfaceNeighDropDetached},
+		{docs.InterfaceTxOutstanding, docs.InterfaceTxTakenBack},
+		{docs.InterfaceRxOutstanding, docs.InterfaceRxTakenBack},
 	} {
 		n, ok := t[left.becomes]
 		if !ok { // none of these counts

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/docs"
 )
 
 // Rates are the changes of an interface between two statuses, each per second.
@@ -37,13 +38,14 @@ func ratesOf(before, now *report.Status, name string) *Rates {
 	}
 	per := func(before, now uint64) float64 { return perSecond(before, now, passed) }
 	kernel := func(name string) float64 {
-		return per(a.Kernel["kernel_"+name].Value, b.Kernel["kernel_"+name].Value)
+		return per(a.Kernel[name].Value, b.Kernel[name].Value)
 	}
 	r := &Rates{
-		RXBits: 8 * kernel("rx_bytes"), TXBits: 8 * kernel("tx_bytes"),
-		RXPackets: kernel("rx_packets"), TXPackets: kernel("tx_packets"),
-		Drops:       per(a.Drops, b.Drops),
-		KernelDrops: kernel("rx_dropped") + kernel("rx_errors") + kernel("tx_dropped") + kernel("tx_errors"),
+		RXBits: 8 * kernel(docs.InterfaceKernelRxBytes), TXBits: 8 * kernel(docs.InterfaceKernelTxBytes),
+		RXPackets: kernel(docs.InterfaceKernelRxPackets), TXPackets: kernel(docs.InterfaceKernelTxPackets),
+		Drops: per(a.Drops, b.Drops),
+		KernelDrops: kernel(docs.InterfaceKernelRxDropped) + kernel(docs.InterfaceKernelRxErrors) +
+			kernel(docs.InterfaceKernelTxDropped) + kernel(docs.InterfaceKernelTxErrors),
 	}
 	for counter, n := range b.Counters {
 		if grown := per(a.Counters[counter].Value, n.Value); grown > 0 && ofDrops(counter) {

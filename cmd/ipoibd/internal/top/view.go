@@ -14,6 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
+	"ipoibd/docs"
 )
 
 // Styles. Bubbletea removes the colours if the terminal has none, or if NO_COLOR is set.
@@ -135,7 +136,8 @@ func (m *Model) detail(f *report.Interface) []string {
 		rx[i], tx[i] = r.RXBits, r.TXBits
 	}
 	lines = append(lines, graph("RX", rx), graph("TX", tx))
-	lines = append(lines, escaped("sends   %d outstanding, %d own messages queued", f.Counters["tx_outstanding"].Value, f.Counters["tx_queued"].Value))
+	lines = append(lines, escaped("sends   %d outstanding, %d own messages queued",
+		f.Counters[docs.InterfaceTxOutstanding].Value, f.Counters[docs.InterfaceTxQueued].Value))
 	drops := escaped("drops   %d", f.Drops)
 	if n := len(history); n > 0 {
 		for _, r := range latest(history, 1)[0].Reasons {

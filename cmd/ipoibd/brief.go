@@ -34,7 +34,8 @@ func printBrief(out io.Writer, s *report.Status) error {
 	}
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		terminal.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", d.Name, d.State, d.Drops, cmp.Or(d.Underlay, "-"), cmp.Or(because(d), "-"))
+		terminal.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n",
+			d.Name, d.State, d.Drops, cmp.Or(d.Underlay, "-"), cmp.Or(because(d), "-"))
 	}
 	return w.Flush()
 }

@@ -63,7 +63,8 @@ func doctorCommand() *cobra.Command {
 	}
 	f.bind(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
-	cmd.Flags().DurationVar(&watch, "watch", 2*time.Second, "how long to watch the counters of a running daemon, at most 1m")
+	cmd.Flags().DurationVar(&watch, "watch", 2*time.Second,
+		"how long to watch the counters of a running daemon, at most 1m")
 	return cmd
 }
 

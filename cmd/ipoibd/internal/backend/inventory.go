@@ -126,7 +126,9 @@ func softPort(s transport.State) Port {
 		p.Trouble = append(p.Trouble, fmt.Sprintf("%s is down, or has no carrier", s.Name))
 	}
 	for i, a := range s.Addrs {
-		p.GIDs = append(p.GIDs, rdma.GID{Index: i, GID: hca.GIDFromAddr(a), Type: hca.GIDTypeRoCEv2, Netdev: s.Name, Here: true})
+		p.GIDs = append(p.GIDs, rdma.GID{
+			Index: i, GID: hca.GIDFromAddr(a), Type: hca.GIDTypeRoCEv2, Netdev: s.Name, Here: true,
+		})
 	}
 	if len(s.Addrs) == 0 {
 		p.Trouble = append(p.Trouble, fmt.Sprintf("%s has no IP address", s.Name))
@@ -164,7 +166,8 @@ func (s System) realEntry(d *rdma.Device) Entry {
 		e.Kind = KindSoftRoCE
 	}
 	if config.KindOf(d.Name) != config.KindRDMA {
-		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name; to rename it: rdma dev set %q name NAME", d.Name))
+		e.Trouble = append(e.Trouble,
+			fmt.Sprintf("--device does not take its name; to rename it: rdma dev set %q name NAME", d.Name))
 	}
 	for _, p := range d.Ports {
 		e.Ports = append(e.Ports, Port{p.Num, p.State, p.LinkLayer, p.GIDs, texts(p.Troubles())})

@@ -151,7 +151,8 @@ func (l *peerList) refresh(ctx context.Context, names []string) {
 		}
 		switch lost := l.lost[n]; {
 		case err != nil && !lost && !l.knows(n):
-			l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; trying again every 10 s", "name", n, "err", err)
+			l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; "+
+				"trying again every 10 s", "name", n, "err", err)
 		case err != nil && !lost:
 			l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", n, "err", err)
 		case err == nil && lost:
@@ -232,7 +233,8 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 	text := ""
 	if len(bad) > 0 || excess > 0 {
 		slices.Sort(bad)
-		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), strings.Join(bad[:min(len(bad), maxComplaints)], "; "), excess)
+		named := strings.Join(bad[:min(len(bad), maxComplaints)], "; ")
+		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), named, excess)
 	}
 	switch {
 	case !l.complaints.Due(time.Now(), name, text, diagnose.ComplainEvery):

@@ -66,7 +66,8 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 // device waits for it or its opening fails.
 func checkUnderlay(netdev string) error {
 	if dev, err := net.InterfaceByName(netdev); err == nil && dev.Flags&net.FlagLoopback != 0 {
-		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay", netdev)
+		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay",
+			netdev)
 	}
 	return nil
 }
@@ -160,7 +161,8 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
 	if h.port.Destroyed() != before {
-		h.log.Warn("another process has destroyed the UDP sockets of the software HCA, as 'ss -K' does; opening new ones")
+		h.log.Warn("another process has destroyed the UDP sockets of the software HCA, as 'ss -K' does; " +
+			"opening new ones")
 	}
 	if errors.Is(err, udp.ErrPortTaken) {
 		return nil, &busyError{err}
@@ -252,7 +254,8 @@ func (h *softHCA) Info() Info {
 	if len(h.cfg.Peers) > 0 {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
-	i.Counters = append(i.Counters, hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()})
+	destroyed := hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()}
+	i.Counters = append(i.Counters, destroyed)
 	i.Notices.Add(report.NoticeUnresolved, h.peers.notice())
 	if found := h.notices.Load(); found != nil {
 		i.Notices = append(i.Notices, *found...)

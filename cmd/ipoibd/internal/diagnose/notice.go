@@ -98,7 +98,7 @@ const (
 
 // Link is what a daemon knows about the traffic of an interface.
 type Link struct {
-	Below      bool          // the MTU is below that of IPv6
+	BelowIPv6  bool          // the MTU is below 1280
 	Exceeded   hca.PathLimit // a path that carries less than the MTU, by a router's report; zero: none
 	Fits       int           // the largest packet that it carries, in bytes
 	EventsLost bool          // completion events of the device do not arrive
@@ -107,7 +107,7 @@ type Link struct {
 var linkConditions = []condition[Link]{
 	{
 		kind:  report.NoticeNoIPv6,
-		holds: func(l *Link) (bool, words) { return l.Below, nil },
+		holds: func(l *Link) (bool, words) { return l.BelowIPv6, nil },
 		text:  "MTU below 1280: the interface cannot have IPv6 addresses",
 	},
 	{

@@ -189,7 +189,8 @@ func (r *recovery) unsettled() error {
 	switch {
 	case !r.f.host.now.Present:
 		return fmt.Errorf("%w: the interface is still starting", ErrUnsettled)
-	case r.worker.busy > 0 || r.f.host.worker.busy > 0 || r.coming != nil || len(r.later) > 0 || r.badClient.held != nil:
+	case r.worker.busy > 0 || r.f.host.worker.busy > 0 || r.coming != nil || len(r.later) > 0,
+		r.badClient.held != nil:
 		return fmt.Errorf("%w: the interface is changing its state", ErrUnsettled)
 	case ok && (r.att != nil) == (r.ladder.State() == qprecovery.Healthy):
 		return nil
@@ -287,7 +288,10 @@ func (f *Iface) drainSlow() {
 func (f *Iface) counted() Before {
 	s := f.statusWithoutKernel()
 	_, dropped := f.programs.counters()
-	return Before{Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped, Resolved: s.Resolved, Recovery: s.Recovery}
+	return Before{
+		Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped,
+		Resolved: s.Resolved, Recovery: s.Recovery,
+	}
 }
 
 // endingWith returns the totals of what ends with these counts: the frames that it still keeps count

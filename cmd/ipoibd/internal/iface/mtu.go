@@ -38,9 +38,11 @@ func (h *host) fitMTU(plan port.Plan) {
 	switch {
 	case tooLarge == 0:
 	case path.To.IsValid() && tooLarge <= plan.ReceiveMTU():
-		h.log.Warn("requested MTU is too large for the path to a peer; using a smaller one", "requested", tooLarge, "mtu", mtu, "peer", path.To, "path_mtu", path.MTU)
+		h.log.Warn("requested MTU is too large for the path to a peer; using a smaller one",
+			"requested", tooLarge, "mtu", mtu, "peer", path.To, "path_mtu", path.MTU)
 	default:
-		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay, or above the limit of IPoIB (4092); using %d", mtu), "requested", tooLarge, "mtu", mtu)
+		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay, or above the limit of IPoIB (4092); "+
+			"using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
 	longest := mtu
 	if !h.narrow.until.IsZero() {
@@ -130,14 +132,17 @@ func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
 		log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
 	}
 	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
-		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what fits, or raise that of the path",
+		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may "+
+			"be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what fits, "+
+			"or raise that of the path",
 			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
 	}
 }
 
 // notices describes what is lost, for the status.
 func (r *mtuReport) notices(eventsLost bool) report.Notices {
-	l := diagnose.Link{Below: r.below, Exceeded: r.exceeded, Fits: r.exceeded.Carries - ipoib.HeaderLen, EventsLost: eventsLost}
+	l := diagnose.Link{BelowIPv6: r.below, Exceeded: r.exceeded, EventsLost: eventsLost}
+	l.Fits = r.exceeded.Carries - ipoib.HeaderLen
 	return l.Notices()
 }
 

@@ -68,7 +68,8 @@ func (f *Iface) Status() report.Interface {
 	s := f.statusWithoutKernel()
 	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone, or the kernel does not answer
 		_, dropped := f.programs.counters()
-		k.TxDropped = f.shown.txDropped.with(k.TxDropped - min(dropped+f.before.Filtered, k.TxDropped)) // the kernel counts them too
+		// The kernel also counts what the filter dropped.
+		k.TxDropped = f.shown.txDropped.with(k.TxDropped - min(dropped+f.before.Filtered, k.TxDropped))
 		s.Kernel.Add("kernel_", kernelCounters(k))
 	}
 	return s
@@ -126,7 +127,10 @@ func reportPeers(list []neigh.PeerInfo) []report.Peer {
 		for _, ip := range p.IPs {
 			ips = append(ips, ip.String())
 		}
-		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle, Sent: p.Sent, Heard: p.Heard, TxBytes: p.SentBytes, RxBytes: p.HeardBytes})
+		out = append(out, report.Peer{
+			MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle,
+			Sent: p.Sent, Heard: p.Heard, TxBytes: p.SentBytes, RxBytes: p.HeardBytes,
+		})
 	}
 	return out
 }
@@ -163,7 +167,9 @@ func kernelCounters(k link.KernelCounters) []hca.Counter {
 func (f *Iface) publish(now time.Time) {
 	s := f.shown.snapshot.Load()
 	state, reason := f.state()
-	a, same := f.rec.att, s.State == state && s.Reason == reason && s.Carrier == f.host.now.Carrier && s.Recovery.State == f.rec.ladder.State().String()
+	a := f.rec.att
+	same := s.State == state && s.Reason == reason && s.Carrier == f.host.now.Carrier &&
+		s.Recovery.State == f.rec.ladder.State().String()
 	if same = same && (a == nil) == (s.QP == nil); same && a != nil {
 		same = s.QP.Generation == a.gen
 	}
@@ -206,7 +212,8 @@ func (f *Iface) show(now time.Time) {
 	if f.host.assignment.raise {
 		raising = f.host.assignment.err
 	}
-	if err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err); err != nil && s.State != report.InterfaceStopped {
+	err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err)
+	if err != nil && s.State != report.InterfaceStopped {
 		s.Detail = err.Error()
 	}
 	if err := f.host.assignment.err; err != nil {
@@ -217,7 +224,8 @@ func (f *Iface) show(now time.Time) {
 	}
 	if a := f.rec.att; a != nil {
 		s.QP = &report.QP{
-			QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(), GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
+			QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(),
+			GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
 			PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MaxPayload: a.plan.MaxPayload,
 		}
 		if l.State() == qprecovery.Healthy {

@@ -16,28 +16,39 @@ import (
 var (
 	build = gauge("build_info", "Version of the daemon.", "version")
 
-	ifaceInfo     = gauge("interface_info", "Configuration of an interface.", "interface", "device", "port", "pkey")
-	ifaceReady    = gauge("interface_ready", "Whether an interface is ready: it has a carrier and its configured addresses and routes, is attached to the broadcast group, and does not hang.", "interface")
-	ifaceCarrier  = gauge("interface_carrier", "Whether an interface has a carrier.", "interface")
-	ifaceState    = gauge("interface_state", "1 for the state that an interface is in.", "interface", "state")
-	ifaceReason   = gauge("interface_reason", "1 for the reason why an interface is not up; absent if it is.", "interface", "reason")
-	ifaceSince    = gauge("interface_state_timestamp_seconds", "When the state was entered.", "interface")
-	ifaceAge      = gauge("interface_report_age_seconds", "Age of an interface's last report; more than 10 s if it hangs.", "interface")
-	ifaceMTU      = gauge("interface_mtu_bytes", "MTU of an interface.", "interface")
-	ifacePeers    = gauge("interface_peers", "Peers, by the state of their address handles; a peer that is not in use may have none.", "interface", "handle")
-	ifaceGroups   = gauge("interface_groups", "Multicast groups to which the queue pair is attached.", "interface")
-	ifaceRing     = gauge("interface_ring_slots", "Length of the send and receive queues of all lanes together; tx_outstanding and rx_outstanding say how much of it is in use.", "interface", "ring")
-	ifaceResolved = prometheus.NewDesc(namespace+"_interface_resolution_seconds", "Duration of the peer table's own address resolutions that were answered.", []string{"interface"}, nil)
+	ifaceInfo  = gauge("interface_info", "Configuration of an interface.", "interface", "device", "port", "pkey")
+	ifaceReady = gauge("interface_ready",
+		"Whether an interface is ready: it has a carrier and its configured addresses and routes, is attached to "+
+			"the broadcast group, and does not hang.", "interface")
+	ifaceCarrier = gauge("interface_carrier", "Whether an interface has a carrier.", "interface")
+	ifaceState   = gauge("interface_state", "1 for the state that an interface is in.", "interface", "state")
+	ifaceReason  = gauge("interface_reason",
+		"1 for the reason why an interface is not up; absent if it is.", "interface", "reason")
+	ifaceSince = gauge("interface_state_timestamp_seconds", "When the state was entered.", "interface")
+	ifaceAge   = gauge("interface_report_age_seconds",
+		"Age of an interface's last report; more than 10 s if it hangs.", "interface")
+	ifaceMTU   = gauge("interface_mtu_bytes", "MTU of an interface.", "interface")
+	ifacePeers = gauge("interface_peers",
+		"Peers, by the state of their address handles; a peer that is not in use may have none.",
+		"interface", "handle")
+	ifaceGroups = gauge("interface_groups", "Multicast groups to which the queue pair is attached.", "interface")
+	ifaceRing   = gauge("interface_ring_slots",
+		"Length of the send and receive queues of all lanes together; tx_outstanding and rx_outstanding say how "+
+			"much of it is in use.", "interface", "ring")
+	ifaceResolved = prometheus.NewDesc(namespace+"_interface_resolution_seconds",
+		"Duration of the peer table's own address resolutions that were answered.", []string{"interface"}, nil)
 
-	deviceInfo    = gauge("device_info", "Configuration of a device.", "device", "hca", "kind", "underlay")
-	deviceState   = gauge("device_state", "1 for the state that a device is in.", "device", "state")
-	deviceReason  = gauge("device_reason", "1 for the reason why a device is not open; absent if it is.", "device", "reason")
+	deviceInfo   = gauge("device_info", "Configuration of a device.", "device", "hca", "kind", "underlay")
+	deviceState  = gauge("device_state", "1 for the state that a device is in.", "device", "state")
+	deviceReason = gauge("device_reason",
+		"1 for the reason why a device is not open; absent if it is.", "device", "reason")
 	deviceSince   = gauge("device_state_timestamp_seconds", "When the state was entered.", "device")
 	deviceOpens   = counter("device_opens", "Number of times a device was opened.", "device")
 	deviceNotice  = gauge("device_notice", "Whether a working device has a problem; ipoibd status names it.", "device")
 	deviceActive  = gauge("device_port_active", "Whether a port of an open device is active.", "device", "port")
 	deviceMTU     = gauge("device_port_mtu_bytes", "Active MTU of a port of an open device.", "device", "port")
-	deviceSharers = gauge("device_sharers", "Other processes that have a device open, as far as they can be seen.", "device")
+	deviceSharers = gauge("device_sharers",
+		"Other processes that have a device open, as far as they can be seen.", "device")
 )
 
 // collector makes metrics from the status. It describes none in advance, because drivers name

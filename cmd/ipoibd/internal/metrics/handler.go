@@ -23,7 +23,8 @@ func NewHandler(status func() report.Status) http.Handler {
 
 func newRegistry(status func() report.Status) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collector{status}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	r.MustRegister(collector{status}, collectors.NewGoCollector(), process)
 	return r
 }
 

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -185,12 +186,13 @@ func (f *Facts) underlayOf(device string) *Netdev {
 	return f.Netdev(d.Underlay)
 }
 
+// status and earlier return the statuses of the daemon, or empty ones.
+func (f *Facts) status() *report.Status  { return cmp.Or(f.Status, &report.Status{}) }
+func (f *Facts) earlier() *report.Status { return cmp.Or(f.Earlier, &report.Status{}) }
+
 // reported returns what the daemon reports of a device, or nil.
 func (f *Facts) reported(device string) *report.Device {
-	if f.Status == nil {
-		return nil
-	}
-	return first(f.Status.Devices, func(d *report.Device) bool { return d.Name == device })
+	return first(f.status().Devices, func(d *report.Device) bool { return d.Name == device })
 }
 
 // FirewallRule is a rule of nftables.

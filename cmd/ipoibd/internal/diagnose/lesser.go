@@ -188,10 +188,8 @@ func fullTables(f *Facts) (out []subject) {
 		if was == nil || now.Fulls <= was.Fulls {
 			continue
 		}
-		s := f.subject("", "")
-		s.say("table", now.Name, "entries", now.Entries, "limit", now.Limit, "more", now.Fulls-was.Fulls,
-			"sysctl", sysctl[now.Name], "some", 8*now.Limit, "enough", 16*now.Limit)
-		out = append(out, s)
+		out = append(out, f.subject("", "", "table", now.Name, "entries", now.Entries, "limit", now.Limit,
+			"more", now.Fulls-was.Fulls, "sysctl", sysctl[now.Name], "some", 8*now.Limit, "enough", 16*now.Limit))
 	}
 	return out
 }
@@ -246,9 +244,7 @@ func alone(s *subject) bool { return s.notices(report.NoticeSilent) && len(s.ope
 func dropping(f *Facts) (out []subject) {
 	add := func(name, device string, lost []string) {
 		if len(lost) > 0 {
-			s := f.subject(name, device)
-			s.say("lost", strings.Join(atMost(lost, "more counters"), "\n"))
-			out = append(out, s)
+			out = append(out, f.subject(name, device, "lost", strings.Join(atMost(lost, "more counters"), "\n")))
 		}
 	}
 	for _, s := range devices(f) {

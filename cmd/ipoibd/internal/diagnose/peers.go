@@ -125,10 +125,10 @@ func counted(counter string) func(*subject) bool {
 
 // grown returns by how much a counter has grown while it was watched.
 func (s *subject) grown(counter string) uint64 {
-	if s.earlier == nil {
+	if s.was == nil {
 		return 0
 	}
-	before, now := s.earlier.Counters[counter].Value, s.open.Counters[counter].Value
+	before, now := s.was.Counters[counter].Value, s.open.Counters[counter].Value
 	return now - min(before, now)
 }
 

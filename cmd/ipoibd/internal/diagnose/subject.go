@@ -16,25 +16,22 @@ type subject struct {
 	name   string // of the finding's subject; empty: the host or the daemon
 	device string // that it concerns; empty: all of them
 
-	hca     *Device             // that is, or would be, used
-	iface   *Interface          // that is, or would be, there
-	netdev  *Netdev             // the underlay of hca, or the netdev of iface; nil: it is not here
-	addr    Addr                // of netdev
-	open    *report.Device      // as the daemon reports it
-	ib      *report.Interface   // as the daemon reports it
-	earlier *report.Device      // the same opening of open, before it was watched; nil: not known
-	ibs     []*report.Interface // of open
+	hca    *Device             // that is, or would be, used
+	iface  *Interface          // that is, or would be, there
+	netdev *Netdev             // the underlay of hca, or the netdev of iface; nil: it is not here
+	addr   Addr                // of netdev
+	open   *report.Device      // as the daemon reports it
+	ib     *report.Interface   // as the daemon reports it
+	was    *report.Device      // the same opening of open, before it was watched; nil: not known
+	ibs    []*report.Interface // of open
 }
 
-func (f *Facts) subject(name, device string) subject {
-	s := subject{Facts: f, name: name, device: device}
+// subject returns a thing with its words: those that all have, and more.
+func (f *Facts) subject(name, device string, more ...any) subject {
+	s := subject{Facts: f, name: name, device: device, words: more}
 	s.say("subject", name, "device", device, "control", f.Socket.Path, "watched", f.Watched)
-	if f.Socket.PID != 0 {
-		s.say("pid", f.Socket.PID)
-	}
-	if f.Service.Active != "" {
-		s.say("service", "ipoibd")
-	}
+	s.sayIf(f.Socket.PID != 0, "pid", f.Socket.PID)
+	s.sayIf(f.Service.Active != "", "service", "ipoibd")
 	return s
 }
 
@@ -137,11 +134,10 @@ func hereInterfaces(f *Facts) []subject {
 
 // addresses lists the addresses of [hereInterfaces], each by its interface.
 func addresses(f *Facts) (out []subject) {
-	for _, s := range hereInterfaces(f) {
-		for _, a := range s.netdev.Addrs {
-			s := f.subject(s.name, s.device)
+	for _, x := range hereInterfaces(f) {
+		for _, a := range x.netdev.Addrs {
+			s := f.subject(x.name, x.device, "address", a.Prefix)
 			s.addr = a
-			s.say("address", a.Prefix)
 			out = append(out, s)
 		}
 	}
@@ -150,14 +146,10 @@ func addresses(f *Facts) (out []subject) {
 
 // devices lists the devices of the daemon.
 func devices(f *Facts) (out []subject) {
-	if f.Status == nil {
-		return nil
-	}
-	for i := range f.Status.Devices {
+	for i := range f.status().Devices {
 		d := &f.Status.Devices[i]
-		s := f.subject(d.Name, d.Name)
+		s := f.subject(d.Name, d.Name, "underlay", d.Underlay, "state", d.State, "reason", d.Reason)
 		s.open = d
-		s.say("underlay", d.Underlay, "state", d.State, "reason", d.Reason)
 		s.say("since", d.Since.Local().Format(time.DateTime))
 		s.sayIf(d.LastError != "", "error", d.LastError)
 		if len(d.Peers) > 0 {
@@ -172,21 +164,17 @@ func devices(f *Facts) (out []subject) {
 func openDevices(f *Facts) []subject {
 	open := slices.DeleteFunc(devices(f), func(s subject) bool { return s.open.State != report.DeviceOpen })
 	for i := range open {
-		open[i].earlier, open[i].ibs = f.before(open[i].open), f.interfacesOf(open[i].open)
+		open[i].was, open[i].ibs = f.before(open[i].open), f.interfacesOf(open[i].open)
 	}
 	return open
 }
 
 // served lists the interfaces of the daemon.
 func served(f *Facts) (out []subject) {
-	if f.Status == nil {
-		return nil
-	}
-	for i := range f.Status.Interfaces {
+	for i := range f.status().Interfaces {
 		x := &f.Status.Interfaces[i]
-		s := f.subject(x.Name, x.Device)
+		s := f.subject(x.Name, x.Device, "state", x.State, "reason", x.Reason, "why", x.Because(), "mtu", x.MTU)
 		s.ib = x
-		s.say("state", x.State, "reason", x.Reason, "why", x.Because(), "mtu", x.MTU)
 		out = append(out, s)
 	}
 	return out
@@ -202,18 +190,12 @@ func servedOrWanted(f *Facts) []subject {
 
 // before returns the same opening of a device before it was watched, or nil.
 func (f *Facts) before(d *report.Device) *report.Device {
-	if f.Earlier == nil {
-		return nil
-	}
-	return first(f.Earlier.Devices, func(e *report.Device) bool { return e.Name == d.Name && e.Opens == d.Opens })
+	return first(f.earlier().Devices, func(e *report.Device) bool { return e.Name == d.Name && e.Opens == d.Opens })
 }
 
 // interfaceBefore returns an interface before it was watched, or nil.
 func (f *Facts) interfaceBefore(x *report.Interface) *report.Interface {
-	if f.Earlier == nil {
-		return nil
-	}
-	return first(f.Earlier.Interfaces, func(e *report.Interface) bool {
+	return first(f.earlier().Interfaces, func(e *report.Interface) bool {
 		return e.Name == x.Name && e.Device == x.Device
 	})
 }
@@ -230,9 +212,8 @@ func (f *Facts) interfacesOf(d *report.Device) (out []*report.Interface) {
 
 func firewallRules(f *Facts) (out []subject) {
 	for _, r := range f.Drops {
-		s := f.subject(strings.Join([]string{r.Family, r.Table, r.Chain}, " "), "")
-		s.say("family", r.Family, "table", r.Table, "chain", r.Chain, "handle", r.Handle, "rule", r.Text)
-		out = append(out, s)
+		out = append(out, f.subject(strings.Join([]string{r.Family, r.Table, r.Chain}, " "), "",
+			"family", r.Family, "table", r.Table, "chain", r.Chain, "handle", r.Handle, "rule", r.Text))
 	}
 	return out
 }

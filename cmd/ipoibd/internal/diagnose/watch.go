@@ -84,26 +84,31 @@ type symptoms struct {
 
 // traffic derives symptoms from the counters of one instance of a device.
 type traffic struct {
-	began     time.Time // first look at which it had sent, zero: there was none
-	refused   uint64    // datagrams, at the last look
-	refusedAt time.Time // when that number last grew
-	nat       uint64    // signs of a NAT, at the last look
-	natAt     time.Time // when that number last grew
+	began         time.Time // first look at which it had sent, zero: there was none
+	refused, nats growth
+}
+
+// growth is a counter that is looked at now and then.
+type growth struct {
+	count uint64    // at the last look
+	at    time.Time // when it last grew
+}
+
+// within reports whether the counter, which is now at a count, has grown in the time before now.
+func (g *growth) within(limit time.Duration, now time.Time, count uint64) bool {
+	if count > g.count {
+		g.count, g.at = count, now
+	}
+	return !g.at.IsZero() && now.Sub(g.at) < limit
 }
 
 func (t *traffic) look(now time.Time, h *SoftHCA) symptoms {
 	if t.began.IsZero() && h.Sent+h.Refused > 0 {
 		t.began = now
 	}
-	if h.Refused > t.refused {
-		t.refused, t.refusedAt = h.Refused, now
-	}
-	if h.NATs > t.nat {
-		t.nat, t.natAt = h.NATs, now
-	}
 	return symptoms{
 		silent:  h.Heard == 0 && !t.began.IsZero() && now.Sub(t.began) >= silentAfter,
-		refused: !t.refusedAt.IsZero() && now.Sub(t.refusedAt) < RefusedFor,
-		nat:     !t.natAt.IsZero() && now.Sub(t.natAt) < natFor,
+		refused: t.refused.within(RefusedFor, now, h.Refused),
+		nat:     t.nats.within(natFor, now, h.NATs),
 	}
 }

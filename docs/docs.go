@@ -63,3 +63,10 @@ func InterfaceCounter(name string) string {
 
 // DeviceCounter returns the meaning of a counter of a device, or "" for one of a driver.
 func DeviceCounter(name string) string { return ofDevice()[name] }
+
+// Lost reports whether a counter counts lost frames, by the rule in counters.md. It is for a status in JSON,
+// which has no kinds of counters.
+func Lost(name string) bool {
+	return strings.Contains(name, "_drop") || strings.Contains(name, "_wc_") && name != "rx_wc_wr_flush_err" ||
+		strings.HasPrefix(name, "kernel_") && strings.HasSuffix(name, "_errors")
+}

@@ -54,3 +54,15 @@ func TestMeaningsOfCounters(t *testing.T) {
 		}
 	}
 }
+
+func TestLost(t *testing.T) {
+	for name, want := range map[string]bool{
+		"rx_drop_icrc": true, "wire_socket_drops": true, "kernel_tx_dropped": true, "kernel_rx_errors": true,
+		"tx_wc_rem_op_err": true, "rx_wc_wr_flush_err": false, "rx_other_pkey": false, "wire_icmp_errors": false,
+		"tx_sent": false, "port1_counter_of_some_driver": false,
+	} {
+		if got := Lost(name); got != want {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
+	}
+}

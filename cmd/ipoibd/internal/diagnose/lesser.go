@@ -266,9 +266,7 @@ func dropping(f *Facts) (out []subject) {
 func grownDrops(earlier, later report.Counters, meaning func(string) string) (lost []string) {
 	grown := map[string]uint64{}
 	for name, n := range later {
-		drop := strings.Contains(name, "_drop") ||
-			strings.HasPrefix(name, "kernel_") && strings.HasSuffix(name, "_errors")
-		if was := earlier[name].Value; drop && n.Value > was {
+		if was := earlier[name].Value; n.Value > was && docs.Lost(name) {
 			grown[name] = n.Value - was
 		}
 	}

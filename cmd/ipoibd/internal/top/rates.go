@@ -48,7 +48,7 @@ func ratesOf(before, now *report.Status, name string) *Rates {
 			kernel(docs.InterfaceKernelTxDropped) + kernel(docs.InterfaceKernelTxErrors),
 	}
 	for counter, n := range b.Counters {
-		if grown := per(a.Counters[counter].Value, n.Value); grown > 0 && ofDrops(counter) {
+		if grown := per(a.Counters[counter].Value, n.Value); grown > 0 && docs.Lost(counter) {
 			r.Reasons = append(r.Reasons, Reason{counter, grown, n.Value})
 		}
 	}
@@ -64,12 +64,6 @@ func perSecond(before, now uint64, passed time.Duration) float64 {
 		return 0
 	}
 	return float64(now-before) / passed.Seconds()
-}
-
-// ofDrops reports whether a counter counts lost frames, by the rule in docs/counters.md: a
-// status in JSON has no kinds of counters.
-func ofDrops(counter string) bool {
-	return strings.Contains(counter, "_drop_") || strings.Contains(counter, "_wc_") && counter != "rx_wc_wr_flush_err"
 }
 
 func find(s *report.Status, name string) *report.Interface {

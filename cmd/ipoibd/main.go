@@ -102,8 +102,10 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
-		runCommand(), doctorCommand(), bugReportCommand(), statusCommand(), topCommand(), peersCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
-		captureCommand(), pingCommand(), resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(), installCNICommand(),
+		runCommand(), doctorCommand(), bugReportCommand(), statusCommand(), topCommand(), peersCommand(),
+		devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(), captureCommand(), pingCommand(),
+		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(), reloadCommand(),
+		installCNICommand(),
 	)
 	for _, cmd := range root.Commands() {
 		if cmd.Args == nil {
@@ -144,7 +146,8 @@ func plainly(err error) error {
 		return err
 	}
 	wanted := map[string]string{
-		"int": "a whole number", "uint8": "a whole number from 0 to 255", "bool": "true or false", "duration": "a duration, such as 30s or 10m",
+		"int": "a whole number", "uint8": "a whole number from 0 to 255", "bool": "true or false",
+		"duration": "a duration, such as 30s or 10m",
 	}[bad.GetFlag().Value.Type()]
 	if wanted == "" {
 		return bad.Unwrap()
@@ -212,7 +215,8 @@ func deleteCommand() *cobra.Command {
 
 // bindControl adds the flag of a command that talks to a running daemon.
 func bindControl(cmd *cobra.Command) {
-	cmd.Flags().String("control", cmp.Or(os.Getenv(envPrefix+"CONTROL"), config.DefaultControl), "path of the control socket")
+	path := cmp.Or(os.Getenv(envPrefix+"CONTROL"), config.DefaultControl)
+	cmd.Flags().String("control", path, "path of the control socket")
 }
 
 // socket returns the value of the flag that bindControl added.

@@ -62,7 +62,8 @@ func statusCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
 	cmd.Flags().BoolVarP(&brief, "brief", "b", false, "a line for each interface and each device")
 	bindName(cmd, &iface, "interface", "I", "show only this interface")
-	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up, with their addresses and routes")
+	cmd.Flags().BoolVar(&check, "check", false,
+		"exit with 3 unless all interfaces are up, with their addresses and routes")
 	for _, other := range []string{"json", "verbose", "check"} {
 		cmd.MarkFlagsMutuallyExclusive("brief", other)
 	}
@@ -170,7 +171,8 @@ func (p *printer) printInterface(f *report.Interface) {
 	kernel := func(name string) uint64 { return f.Kernel[name].Value }
 	p.line("  device\t%s, port %d", f.Device, f.Port)
 	if f.Netns != "" {
-		p.optional("lent to", strings.TrimSuffix(fmt.Sprintf("%s, as %s, for %s", f.Netns, cmp.Or(f.Netdev, f.Name), f.Owner), ", for "))
+		lent := fmt.Sprintf("%s, as %s, for %s", f.Netns, cmp.Or(f.Netdev, f.Name), f.Owner)
+		p.optional("lent to", strings.TrimSuffix(lent, ", for "))
 	}
 	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
 	p.line("  MTU\t%s", mtu(f))
@@ -189,13 +191,15 @@ func (p *printer) printInterface(f *report.Interface) {
 	}
 	p.line("  MAC\t%s; host behind it %s", f.MAC, f.HostMAC)
 	if q := f.QP; q != nil {
-		p.line("  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s", q.QPN, strings.TrimSpace(q.State+" generation "+fmt.Sprint(q.Generation)), uint16(q.PKey), uint32(q.QKey), q.GID)
+		state := strings.TrimSpace(q.State + " generation " + fmt.Sprint(q.Generation))
+		p.line("  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s", q.QPN, state, uint16(q.PKey), uint32(q.QKey), q.GID)
 	}
 	for _, g := range f.Groups {
 		p.line("  group\t%s by %s", g.MGID, g.Attach)
 	}
 	for _, peer := range f.Peers {
-		p.line("  peer %s\t%s, QP %s, AH %s", peer.MAC, peer.GID, peer.QPN, strings.Join(append([]string{peer.Handle}, peer.IPs...), ", "))
+		handle := strings.Join(append([]string{peer.Handle}, peer.IPs...), ", ")
+		p.line("  peer %s\t%s, QP %s, AH %s", peer.MAC, peer.GID, peer.QPN, handle)
 	}
 	p.counters(f.Counters, docs.InterfaceCounter)
 	p.counters(f.Kernel, docs.InterfaceCounter)
@@ -239,7 +243,8 @@ func (p *printer) printDevice(d *report.Device) {
 		p.line("  port %d\t%s, MTU %d, %s", port.Num, port.State, port.ActiveMTU, port.LinkLayer)
 		for i, g := range port.GIDs {
 			if !g.GID.IsZero() {
-				p.line("  GID %d\t%s, %s, up to %d bytes%s", i, g.GID, g.Type, g.MaxPayload, narrowest(g.Path.To, g.Path.Carries))
+				p.line("  GID %d\t%s, %s, up to %d bytes%s",
+					i, g.GID, g.Type, g.MaxPayload, narrowest(g.Path.To, g.Path.Carries))
 			}
 		}
 	}
@@ -314,7 +319,8 @@ func (p *printer) past(r *report.Recovery) {
 		if l.Rung == qprecovery.RungSuspend.String() {
 			p.line("  last outage\tnone; resumed %s ago, was suspended for %s", ago, took)
 		} else {
-			p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s", terminal.Short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, took)
+			p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s",
+				terminal.Short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, took)
 		}
 	}
 	if p.verbose && len(r.Rungs) > 0 {

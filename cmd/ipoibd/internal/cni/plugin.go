@@ -37,8 +37,10 @@ var errSlow = fmt.Errorf("not complete within %v; see 'ipoibd status' and 'ipoib
 
 // Main runs the command that the environment names, and exits (see [skel.PluginMainFuncs]).
 func Main(about string) {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: coded(add), Del: coded(del), Check: coded(check), Status: coded(status), GC: coded(gc)},
-		version.PluginSupports("0.4.0", "1.0.0", "1.1.0"), about)
+	commands := skel.CNIFuncs{
+		Add: coded(add), Del: coded(del), Check: coded(check), Status: coded(status), GC: coded(gc),
+	}
+	skel.PluginMainFuncs(commands, version.PluginSupports("0.4.0", "1.0.0", "1.1.0"), about)
 }
 
 // coded gives the errors of a command the codes of the specification.
@@ -55,7 +57,8 @@ func coded(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 			code = known.Code
 		case errors.Is(err, control.ErrMistake):
 			code = types.ErrInvalidNetworkConfig
-		case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs), errors.Is(err, control.ErrUnavailable):
+		case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs),
+			errors.Is(err, control.ErrUnavailable):
 			code = types.ErrTryAgainLater
 		}
 		return types.NewError(code, err.Error(), "")
@@ -70,7 +73,8 @@ func add(args *skel.CmdArgs) (err error) {
 		return err
 	}
 	if !validIfName(args.IfName) {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME is not a valid interface name", fmt.Sprintf("%q", args.IfName))
+		return types.NewError(types.ErrInvalidEnvironmentVariables,
+			"CNI_IFNAME is not a valid interface name", fmt.Sprintf("%q", args.IfName))
 	}
 	pod, err := openPod(args.Netns)
 	if err != nil {
@@ -103,7 +107,9 @@ func add(args *skel.CmdArgs) (err error) {
 }
 
 // attach adds the interface, and waits until it is complete.
-func attach(ctx context.Context, c *conf, a attachment, netns string, pod *pod, given *current.Result) (*current.Result, error) {
+func attach(
+	ctx context.Context, c *conf, a attachment, netns string, pod *pod, given *current.Result,
+) (*current.Result, error) {
 	l, err := layoutOf(given, anyInterface)
 	if err != nil {
 		return nil, fmt.Errorf("IPAM plugin %s: %w", c.IPAM.Type, err)
@@ -168,7 +174,8 @@ func detach(ctx context.Context, c *conf, a attachment, netns string) error {
 	if answered && errors.Is(err, link.ErrOwned) {
 		return nil // another attachment's
 	}
-	if errors.Is(err, link.ErrNotFound) || errors.Is(err, link.ErrNoNamespace) || errors.Is(err, link.ErrNameTaken) || errors.Is(err, link.ErrSpec) {
+	if errors.Is(err, link.ErrNotFound) || errors.Is(err, link.ErrNoNamespace) ||
+		errors.Is(err, link.ErrNameTaken) || errors.Is(err, link.ErrSpec) {
 		return nil // gone, or it never was ours
 	}
 	return err
@@ -319,9 +326,11 @@ func available(s *report.Status, device string) error {
 	d := &s.Devices[i]
 	switch active := func(p report.Port) bool { return p.State == hca.PortActive }; {
 	case d.State != report.DeviceOpen:
-		return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("device %s is %s", d.Name, d.State), d.LastError)
+		return types.NewError(types.ErrLimitedConnectivity,
+			fmt.Sprintf("device %s is %s", d.Name, d.State), d.LastError)
 	case !slices.ContainsFunc(d.Ports, active):
-		return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("device %s has no active port", d.Name), d.Underlay)
+		return types.NewError(types.ErrLimitedConnectivity,
+			fmt.Sprintf("device %s has no active port", d.Name), d.Underlay)
 	}
 	return nil
 }

@@ -216,9 +216,9 @@ func (f *Iface) flush() error {
 	return nil
 }
 
-// Export completes what has arrived, and puts what another process needs to continue the interface into a capsule. The
-// device no longer receives. No frame is on its way through this process afterwards, except those that it has counted as
-// dropped in the state, which Export also returns.
+// Export completes what has arrived, and puts what another process needs to continue the interface into a
+// capsule. The device no longer receives. No frame is on its way through this process afterwards, except
+// those that it has counted as dropped in the state, which Export also returns.
 func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 	p.do(func() {
 		if s, err = p.f.parkedState(); err == nil {
@@ -348,15 +348,16 @@ func (p *Parked) Leave() {
 	close(p.calls)
 }
 
-// Import continues the interface of another process, with the TAP in the same room of the capsule. It leaves ib0 as it is
-// until Run: before, Close only closes the queues.
+// Import continues the interface of another process, with the TAP in the same room of the capsule. It leaves
+// ib0 as it is until Run: before, Close only closes the queues.
 func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, error) {
 	tap, err := link.Import(r)
 	if err != nil {
 		return nil, err
 	}
 	if n := len(tap.Queues()); n != cfg.Lanes || tap.Name() != cfg.NetdevName() {
-		return nil, errors.Join(fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), cfg.Lanes, cfg.NetdevName()), tap.Close())
+		err := fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), cfg.Lanes, cfg.NetdevName())
+		return nil, errors.Join(err, tap.Close())
 	}
 	f, err := New(cfg, realTAP{tap}, env)
 	if err != nil {

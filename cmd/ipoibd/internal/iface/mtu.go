@@ -133,8 +133,8 @@ func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
 	}
 	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
 		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may "+
-			"be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what fits, "+
-			"or raise that of the path",
+			"be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what "+
+			"fits, or raise that of the path",
 			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
 	}
 }

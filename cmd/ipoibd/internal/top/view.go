@@ -64,7 +64,9 @@ func (m *Model) lines() []string {
 
 func (m *Model) header() (lines []string) {
 	if s := m.status; s != nil {
-		lines = append(lines, escaped("%s   pid %d, up %s   %s", s.Version, s.PID, s.Time.Sub(s.Started).Round(time.Second), s.Time.Local().Format(time.TimeOnly)))
+		up := s.Time.Sub(s.Started).Round(time.Second)
+		lines = append(lines,
+			escaped("%s   pid %d, up %s   %s", s.Version, s.PID, up, s.Time.Local().Format(time.TimeOnly)))
 	}
 	switch {
 	case m.failed != nil:
@@ -86,7 +88,8 @@ func (m *Model) table() []string {
 		width = max(width, len(m.status.Interfaces[i].Name))
 	}
 	row := "%s %-" + strconv.Itoa(width) + "s  %-15s %8s %8s %8s %8s %7s %5v"
-	lines := []string{title.Render(fmt.Sprintf(row, " ", "INTERFACE", "STATE OR RUNG", "RX bit/s", "packet/s", "TX bit/s", "packet/s", "drop/s", "PEERS"))}
+	lines := []string{title.Render(fmt.Sprintf(row, " ", "INTERFACE", "STATE OR RUNG",
+		"RX bit/s", "packet/s", "TX bit/s", "packet/s", "drop/s", "PEERS"))}
 	for i := range m.status.Interfaces {
 		f := &m.status.Interfaces[i]
 		mark := " "
@@ -178,7 +181,8 @@ func recoveries(r *report.Recovery) string {
 	text := escaped("recoveries %d", r.Recovered)
 	for i := len(r.History) - 1; i >= 0; i-- {
 		if l := r.History[i]; !l.End.IsZero() {
-			return text + escaped("   the last by %s because of %s, outage %s", l.Rung, l.Reason, terminal.Short(time.Duration(l.Outage)))
+			outage := terminal.Short(time.Duration(l.Outage))
+			return text + escaped("   the last by %s because of %s, outage %s", l.Rung, l.Reason, outage)
 		}
 	}
 	return text
@@ -197,7 +201,8 @@ func (m *Model) devices() (lines []string) {
 }
 
 func eventLine(e journal.Entry) string {
-	text := escaped("%s  %-8s %-9s %-15s %s", e.Time.Local().Format("15:04:05.000"), e.Scope, e.Kind, e.Rung, strings.TrimSpace(e.Reason+" "+e.Text))
+	text := escaped("%s  %-8s %-9s %-15s %s", e.Time.Local().Format("15:04:05.000"), e.Scope, e.Kind, e.Rung,
+		strings.TrimSpace(e.Reason+" "+e.Text))
 	if e.Kind == journal.KindRecovered {
 		return good.Render(text + escaped("  outage %s", terminal.Short(time.Duration(e.Outage))))
 	}

@@ -86,7 +86,8 @@ func bugReportCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd)
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to create (default: ipoibd-bugreport-TIME.tar.gz in this directory)")
+	cmd.Flags().StringVarP(&file, "output", "o", "",
+		"file to create (default: ipoibd-bugreport-TIME.tar.gz in this directory)")
 	cmd.Flags().StringVar(&configFile, "config", "", "also include this configuration file")
 	return cmd
 }

@@ -64,13 +64,15 @@ func captureCommand() *cobra.Command {
 	bindControl(cmd)
 	bindName(cmd, &q.Interface, "interface", "i", "interface to capture from (default: the only one)")
 	f := cmd.Flags()
-	f.StringSliceVar(&q.Levels, "level", []string{record.IPoIB.String()}, "what to show: "+strings.Join(record.Levels(), ", ")+"; separate several by commas")
+	f.StringSliceVar(&q.Levels, "level", []string{record.IPoIB.String()},
+		"what to show: "+strings.Join(record.Levels(), ", ")+"; separate several by commas")
 	f.StringVarP(&path, "write", "w", "-", "file to create or replace; -: standard output")
 	f.Uint64VarP(&q.Count, "count", "c", 0, "stop after this many packets (default: no limit)")
 	f.DurationVar(&duration, "duration", 0, "end after this long (default: no limit)")
 	f.IntVarP(&q.Snaplen, "snaplen", "s", capture.MaxSnaplen, "bytes of each packet to write")
 	f.StringVar(&q.Direction, "direction", capture.DirectionBoth, "in (to the host), out (from the host) or both")
-	f.StringVar(&q.Filter, "filter", "", "capture only what matches this expression of pcap-filter(7); needs tcpdump to compile it")
+	f.StringVar(&q.Filter, "filter", "",
+		"capture only what matches this expression of pcap-filter(7); needs tcpdump to compile it")
 	f.StringVar(&q.BPF, "bpf", "", "a filter as a program: the output of 'tcpdump -y EN10MB -ddd EXPRESSION'")
 	cmd.MarkFlagsMutuallyExclusive("filter", "bpf")
 	completeFlag(cmd, "level", record.Levels)
@@ -88,7 +90,8 @@ func compileFilter(ctx context.Context, expression string) (string, error) {
 	program, err := cmd.Output()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return "", errors.New("--filter needs tcpdump, which is not installed; compile the filter elsewhere, and pass its program with --bpf")
+		return "", errors.New("--filter needs tcpdump, which is not installed; " +
+			"compile the filter elsewhere, and pass its program with --bpf")
 	case err != nil:
 		return "", fmt.Errorf("tcpdump cannot compile the filter: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
@@ -106,7 +109,8 @@ func openCapture(cmd *cobra.Command, path string) (io.WriteCloser, error) {
 	}
 	if f, ok := out.(*os.File); ok {
 		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			return nil, errors.New("a capture is binary data, and standard output is a terminal; use --write FILE, or a pipe: ipoibd capture | tshark -r -")
+			return nil, errors.New("a capture is binary data, and standard output is a terminal; " +
+				"use --write FILE, or a pipe: ipoibd capture | tshark -r -")
 		}
 	}
 	return unclosed{out}, nil

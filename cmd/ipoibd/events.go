@@ -76,7 +76,8 @@ const timeFormat = "2006-01-02 15:04:05.000Z07:00"
 func printEntry(out io.Writer, e journal.Entry) error {
 	text := e.Reason
 	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
-		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, terminal.Short(time.Duration(e.Duration)), terminal.Short(time.Duration(e.Outage)))
+		took, outage := time.Duration(e.Duration), time.Duration(e.Outage)
+		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, terminal.Short(took), terminal.Short(outage))
 	}
 	if text != "" && e.Text != "" {
 		text += "; "

@@ -65,7 +65,8 @@ func faultCommand() *cobra.Command {
 	bindControl(cmd)
 	cmd.Flags().IntVar(&q.After, "after", 0, "number of opportunities to skip before it strikes")
 	cmd.Flags().IntVar(&q.Count, "count", 0, "number of times it strikes (default 1)")
-	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb, for the kinds verb_*: "+strings.Join(faults.Verbs(), ", ")+" (default: any except open_device)")
+	cmd.Flags().StringVar(&q.Verb, "verb", "",
+		"the verb, for the kinds verb_*: "+strings.Join(faults.Verbs(), ", ")+" (default: any except open_device)")
 	completeFlag(cmd, "verb", faults.Verbs)
 	bindName(cmd, &q.Device, "device", "", "the device (default: the only one)")
 	cmd.Flags().BoolVar(&list, "list", false, "list the kinds")

@@ -19,7 +19,9 @@ import (
 func resetCommand() *cobra.Command {
 	var q control.ResetRequest
 	verbs := map[string]string{
-		control.ScopeQP: "resetting the queue pair of ", control.ScopeCQ: "rebuilding the completion queues and the queue pair of ", control.ScopeDevice: "resetting device ",
+		control.ScopeQP:     "resetting the queue pair of ",
+		control.ScopeCQ:     "rebuilding the completion queues and the queue pair of ",
+		control.ScopeDevice: "resetting device ",
 	}
 	cmd := &cobra.Command{
 		Use:   "reset qp|cq|device",
@@ -61,7 +63,11 @@ func recoverCommand() *cobra.Command {
 }
 
 func suspendCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "suspend", Short: "Close all devices until 'ipoibd resume'; interfaces stay but lose carrier", Args: noArgs}
+	cmd := &cobra.Command{
+		Use:   "suspend",
+		Short: "Close all devices until 'ipoibd resume'; interfaces stay but lose carrier",
+		Args:  noArgs,
+	}
 	return order(cmd, &control.SuspendRequest{}, func() (text, on string) { return "all devices are closed", "" })
 }
 
@@ -167,7 +173,8 @@ func recovering(s *report.Status, on string) (text string, gaveUp bool) {
 	}
 	for i := range s.Interfaces {
 		f := &s.Interfaces[i]
-		if text == "" && !f.Recovery.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+		matches := on == "" || on == f.Name || on == f.Device
+		if text == "" && matches && !f.Recovery.Since.IsZero() && !suspended[f.Device] {
 			text = describe(f.Name, f.Recovery)
 		}
 	}

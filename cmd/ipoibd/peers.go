@@ -56,7 +56,8 @@ func printPeers(out io.Writer, s *report.Status, iface string) error {
 		}
 		for _, p := range f.Peers {
 			terminal.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\n",
-				f.Name, cmp.Or(strings.Join(p.IPs, ","), "-"), p.MAC, p.GID, p.QPN, p.Handle, ago(p.Sent), ago(p.Heard), p.TxBytes, p.RxBytes)
+				f.Name, cmp.Or(strings.Join(p.IPs, ","), "-"), p.MAC, p.GID, p.QPN, p.Handle,
+				ago(p.Sent), ago(p.Heard), p.TxBytes, p.RxBytes)
 		}
 	}
 	if !found {

@@ -61,7 +61,8 @@ func pingCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
-			p.socket, p.out, p.request.Target, p.request.Timeout = socket(cmd), cmd.OutOrStdout(), args[0], journal.Seconds(timeout)
+			p.socket, p.out = socket(cmd), cmd.OutOrStdout()
+			p.request.Target, p.request.Timeout = args[0], journal.Seconds(timeout)
 			if sweep {
 				return p.sweep(ctx)
 			}
@@ -70,11 +71,15 @@ func pingCommand() *cobra.Command {
 	}
 	bindControl(cmd)
 	bindName(cmd, &p.request.Interface, "interface", "I", "interface to send from (default: the only one)")
-	cmd.Flags().IntVarP(&p.count, "count", "c", 5, "number of requests, 0: until interrupted; with --sweep, the number for each size")
+	cmd.Flags().IntVarP(&p.count, "count", "c", 5,
+		"number of requests, 0: until interrupted; with --sweep, the number for each size")
 	p.interval, timeout = time.Second, 2*time.Second
-	cmd.Flags().VarP((*interval)(&p.interval), "interval", "i", "time between two requests; a number without a unit is in seconds")
-	cmd.Flags().VarP((*interval)(&timeout), "timeout", "W", "how long to wait for an answer; a number without a unit is in seconds")
-	cmd.Flags().IntVarP(&p.request.Size, "size", "s", 56, "size of a request in bytes, from 12 to the MTU; it corresponds to that of an IP packet")
+	cmd.Flags().VarP((*interval)(&p.interval), "interval", "i",
+		"time between two requests; a number without a unit is in seconds")
+	cmd.Flags().VarP((*interval)(&timeout), "timeout", "W",
+		"how long to wait for an answer; a number without a unit is in seconds")
+	cmd.Flags().IntVarP(&p.request.Size, "size", "s", 56,
+		"size of a request in bytes, from 12 to the MTU; it corresponds to that of an IP packet")
 	cmd.Flags().BoolVar(&sweep, "sweep", false, "try sizes up to the MTU, without pauses")
 	return cmd
 }
@@ -131,7 +136,8 @@ func (p *pinger) ping(ctx context.Context) error {
 		case reply == nil:
 			terminal.Fprintf(p.out, "request %d: no answer within %s\n", n, p.request.Timeout)
 		default:
-			terminal.Fprintf(p.out, "request %d: %d bytes from %s, QP %s, in %s\n", n, p.request.Size, reply.GID, reply.QPN, time.Duration(reply.RoundTrip).Round(time.Microsecond))
+			terminal.Fprintf(p.out, "request %d: %d bytes from %s, QP %s, in %s\n",
+				n, p.request.Size, reply.GID, reply.QPN, time.Duration(reply.RoundTrip).Round(time.Microsecond))
 		}
 		if n != p.count {
 			pause(ctx, time.Until(next))
@@ -191,7 +197,8 @@ func (p *pinger) sweep(ctx context.Context) error {
 		passes = size
 	}
 	if passes == 0 {
-		return fmt.Errorf("%s: no answer to a packet of any size; see 'ipoibd status -v' on both hosts", p.request.Target)
+		return fmt.Errorf("%s: no answer to a packet of any size; see 'ipoibd status -v' on both hosts",
+			p.request.Target)
 	}
 	for fails-passes > 1 {
 		size := passes + (fails-passes)/2
@@ -209,7 +216,9 @@ func (p *pinger) sweep(ctx context.Context) error {
 		terminal.Fprintf(p.out, "%s: packets of all sizes up to the MTU of %d pass\n", p.request.Target, mtu)
 		return nil
 	}
-	return fmt.Errorf("%s: packets of up to %d bytes pass, larger ones do not, and the MTU of %s is %d: set it to %d, or raise the MTU of the underlay", p.request.Target, passes, p.request.Interface, mtu, passes)
+	return fmt.Errorf("%s: packets of up to %d bytes pass, larger ones do not, and the MTU of %s is %d: "+
+		"set it to %d, or raise the MTU of the underlay",
+		p.request.Target, passes, p.request.Interface, mtu, passes)
 }
 
 // sizes returns the sizes of a sweep.
@@ -221,7 +230,8 @@ func sizes(mtu int) (list []int) {
 }
 
 func (r results) String() string {
-	text := fmt.Sprintf("%d sent, %d answered, %d %% lost", r.sent, len(r.trips), 100*(r.sent-len(r.trips))/max(r.sent, 1))
+	lost := 100 * (r.sent - len(r.trips)) / max(r.sent, 1)
+	text := fmt.Sprintf("%d sent, %d answered, %d %% lost", r.sent, len(r.trips), lost)
 	if n := len(r.trips); n > 0 {
 		sorted := slices.Sorted(slices.Values(r.trips))
 		text += fmt.Sprintf("; round trip min %s, median %s, max %s", sorted[0], sorted[n/2], sorted[n-1])
@@ -232,7 +242,8 @@ func (r results) String() string {
 // err returns an error if there was no answer at all.
 func (r results) err() error {
 	if r.sent > 0 && len(r.trips) == 0 {
-		return errors.New("no answer: the peer does not exist, does not run ipoibd, or the path is broken; see 'ipoibd status -v' on both hosts")
+		return errors.New("no answer: the peer does not exist, does not run ipoibd, or the path is broken; " +
+			"see 'ipoibd status -v' on both hosts")
 	}
 	return nil
 }

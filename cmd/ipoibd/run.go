@@ -85,8 +85,15 @@ func runCommand() *cobra.Command {
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
 			opts := daemon.Options{
-				Version: daemonVersion(cmd), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, TakeOver: f.takeOver, OpenRDMA: openRDMA, Programs: programs,
-				Hangup: hangups, Log: log,
+				Version:     daemonVersion(cmd),
+				Remove:      f.remove,
+				AllowFaults: f.allowFaults,
+				LockMemory:  true,
+				TakeOver:    f.takeOver,
+				OpenRDMA:    openRDMA,
+				Programs:    programs,
+				Hangup:      hangups,
+				Log:         log,
 			}
 			if opts.Sandbox, err = confined.Report(); err != nil {
 				return err
@@ -130,7 +137,8 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 	}
 	if !cfg.Sandbox {
 		if userChosen {
-			return nil, nil, errors.New("--user cannot be combined with --sandbox=false: the daemon changes its user when it enters the sandbox")
+			return nil, nil, errors.New("--user cannot be combined with --sandbox=false: " +
+				"the daemon changes its user when it enters the sandbox")
 		}
 		programs, err := openPrograms(load())
 		return nil, programs, err
@@ -139,7 +147,8 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 		// It is read again after the second start.
 		info, err := os.Stat(f.file)
 		if err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("%s is not a regular file, which the sandbox requires, because the daemon reads it twice; copy it to a regular file, or use --sandbox=false", f.file)
+			err = fmt.Errorf("%s is not a regular file, which the sandbox requires, because the daemon reads it "+
+				"twice; copy it to a regular file, or use --sandbox=false", f.file)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -154,7 +163,8 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 		}
 		return load()
 	}
-	confined, err := sandbox.Enter(needs, func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }, first)
+	user := func() (*sandbox.User, error) { return f.runAs(cfg, needs, userChosen) }
+	confined, err := sandbox.Enter(needs, user, first)
 	if err == nil {
 		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
@@ -217,19 +227,27 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.file, "config", "", "configuration `file` (YAML); needed for more than one interface")
 	fs.StringVar(&f.control, "control", config.DefaultControl, "path of the control socket")
-	fs.StringVar(&f.metricsListen, "metrics-listen", "", "serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 (the control socket always serves them)")
+	fs.StringVar(&f.metricsListen, "metrics-listen", "",
+		"serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 "+
+			"(the control socket always serves them)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.sandbox, "sandbox", true, "drop all privileges that the configuration does not need")
-	fs.StringVar(&f.user, "user", "ipoibd", "if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; root stays root, as does the default if there is no such user")
+	fs.StringVar(&f.user, "user", "ipoibd",
+		"if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; "+
+			"root stays root, as does the default if there is no such user")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon exits")
-	fs.BoolVar(&f.takeOver, "take-over", false, "take over from the daemon that answers on the control socket, without interrupting traffic; start normally if there is none")
+	fs.BoolVar(&f.takeOver, "take-over", false,
+		"take over from the daemon that answers on the control socket, without interrupting traffic; "+
+			"start normally if there is none")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
 	bindOne(&f.one, &f.device, &f.iface)
 	fs.AddFlagSet(&f.one)
 	for flag, values := range map[string][]string{
-		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "reset": {"none", "link", "driver", "pci"},
+		"log-level":  {"debug", "info", "warn", "error"},
+		"log-format": {"text", "json"},
+		"reset":      {"none", "link", "driver", "pci"},
 	} {
 		completeFlag(cmd, flag, func() []string { return values })
 	}
@@ -242,22 +260,34 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
 	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
-	fs.BoolVar(&d.Force, "force", d.Force, "reset a real HCA even while other programs have it open, which then lose it")
+	fs.BoolVar(&d.Force, "force", d.Force,
+		"reset a real HCA even while other programs have it open, which then lose it")
 	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
 	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
 	fs.StringVar(&f.GID, "gid", f.GID, "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
-	fs.Var(&indexFlag{&f.GIDIndex}, "gid-index", "`index` of the GID to use in the port's table (default: as for --gid)")
-	fs.StringSliceVar(&f.Addresses, "address", f.Addresses, "`address` of the host, with the length of its network's prefix, such as 10.9.0.1/24 (repeatable)")
-	fs.StringSliceVar(&f.Routes, "route", f.Routes, "`route` through the interface: '10.0.0.0/8 via 10.9.0.254', or without 'via' for hosts on the link (repeatable)")
+	fs.Var(&indexFlag{&f.GIDIndex}, "gid-index",
+		"`index` of the GID to use in the port's table (default: as for --gid)")
+	fs.StringSliceVar(&f.Addresses, "address", f.Addresses,
+		"`address` of the host, with the length of its network's prefix, such as 10.9.0.1/24 (repeatable)")
+	fs.StringSliceVar(&f.Routes, "route", f.Routes,
+		"`route` through the interface: '10.0.0.0/8 via 10.9.0.254', "+
+			"or without 'via' for hosts on the link (repeatable)")
 	fs.BoolVar(&f.Up, "up", f.Up, "set the interface up at the start")
 	fs.IntVar(&f.MTU, "mtu", f.MTU, "MTU of the interface (default: the largest that fits)")
-	fs.BoolVar(&f.EBPF, "ebpf", f.EBPF, "use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
-	fs.BoolVar(&f.Follow, "follow", f.Follow, "follow the interface if it is moved to another network namespace; keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
-	fs.StringSliceVar(&d.Peers, "peer", d.Peers, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
-	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly, "drop packets that do not come from a peer's address")
-	fs.IntVar(&d.Lanes, "lanes", d.Lanes, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
-	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
+	fs.BoolVar(&f.EBPF, "ebpf", f.EBPF,
+		"use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
+	fs.BoolVar(&f.Follow, "follow", f.Follow,
+		"follow the interface if it is moved to another network namespace; "+
+			"keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
+	fs.StringSliceVar(&d.Peers, "peer", d.Peers,
+		"address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
+	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly,
+		"drop packets that do not come from a peer's address")
+	fs.IntVar(&d.Lanes, "lanes", d.Lanes,
+		"number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
+	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU,
+		"use only standard InfiniBand MTUs, for interoperability with real HCAs")
 }
 
 // configuration comes from the file, and from the flags and the environment, which change the
@@ -276,7 +306,8 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 		return nil, err
 	}
 	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w: the daemon's user (--user) must be able to read it; if it is replaced while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
+		err = fmt.Errorf("%w: the daemon's user (--user) must be able to read it; if it is replaced "+
+			"while the daemon runs, it must be in a directory of ipoibd's own, such as /etc/ipoibd", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)
@@ -304,7 +335,8 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 		case len(cfg.Interfaces) == 0:
 			err = errors.Join(err, fmt.Errorf("%s: %s configures no interface; set it there", origin(flag), f.file))
 		case len(cfg.Devices) > 1 || len(cfg.Interfaces) > 1:
-			err = errors.Join(err, fmt.Errorf("%s: %s configures several devices or interfaces; set it there", origin(flag), f.file))
+			err = errors.Join(err, fmt.Errorf("%s: %s configures several devices or interfaces; set it there",
+				origin(flag), f.file))
 		case ok:
 			err = errors.Join(err, set.Lookup(flag.Name).Value.(pflag.SliceValue).Replace(list.GetSlice()))
 		default:
@@ -373,7 +405,10 @@ func flagOf(field string, fs *pflag.FlagSet) *pflag.Flag {
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, config.Mistakes{{Field: "log_level", Text: fmt.Sprintf("%q is not one of debug, info, warn, error", level)}}
+		return nil, config.Mistakes{{
+			Field: "log_level",
+			Text:  fmt.Sprintf("%q is not one of debug, info, warn, error", level),
+		}}
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {

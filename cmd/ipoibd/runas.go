@@ -17,7 +17,9 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 	name := f.user
 	if !chosen {
 		// Without udev, only root may open the TUN device.
-		if tun, err := os.Stat("/dev/net/tun"); needs.NeedsRoot() || !sandbox.CanLeaveRoot() || err == nil && tun.Mode().Perm()&0o006 != 0o006 {
+		tun, err := os.Stat("/dev/net/tun")
+		rootOnly := err == nil && tun.Mode().Perm()&0o006 != 0o006
+		if rootOnly || needs.NeedsRoot() || !sandbox.CanLeaveRoot() {
 			return nil, nil
 		}
 		if f.takeOver { // a daemon is taken over by one of the same user
@@ -33,7 +35,8 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 			case err == nil:
 				name = giver.Username
 			case !errors.Is(err, fs.ErrNotExist):
-				return nil, fmt.Errorf("cannot tell as which user the running daemon runs: %w; name that user with --user", err)
+				return nil, fmt.Errorf("cannot tell as which user the running daemon runs: %w; "+
+					"name that user with --user", err)
 			}
 		}
 	}
@@ -41,7 +44,8 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 	case name == "root":
 		return nil, nil
 	case needs.NeedsRoot():
-		return nil, fmt.Errorf("user %s cannot reset a device with reset: driver or pci, because only root may write to its files in /sys", name)
+		return nil, fmt.Errorf("user %s cannot reset a device with reset: driver or pci, "+
+			"because only root may write to its files in /sys", name)
 	}
 	found, err := sandbox.LookupUser(name)
 	if _, unknown := errors.AsType[osuser.UnknownUserError](err); unknown && !chosen {

@@ -30,11 +30,14 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 		err = unix.Access(dir, unix.W_OK)
 	}
 	if err != nil && dir == config.DefaultCoordinator {
-		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this daemon may write, or to \"\"", "directory", dir, "err", err)
+		log.Warn("resets of the device are not coordinated with other daemons; "+
+			"set coordinator to a directory that this daemon may write, or to \"\"",
+			"directory", dir, "err", err)
 		return ""
 	}
 	if resetlock.OnDisk(dir) {
-		log.Warn("the directory of the reset locks is not on tmpfs, so a reset may have to wait for a disk", "directory", dir)
+		log.Warn("the directory of the reset locks is not on tmpfs, so a reset may have to wait for a disk",
+			"directory", dir)
 	}
 	return dir
 }
@@ -52,7 +55,8 @@ func (h *realHCA) completeCutShort(ctx context.Context) error {
 	}
 	configured := func(d reset.Device) bool { return d.Name == h.cfg.HCA && d.Means == string(h.cfg.Reset) }
 	return resetlock.Complete(ctx, h.lockDir, completeLimit, configured, func(d reset.Device) error {
-		h.log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
+		h.log.Warn("completing a reset of the device that was cut short",
+			"name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
 		return h.kernel.reset(h.cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true, h.log)
 	}, h.log)
 }
@@ -74,10 +78,13 @@ func cutShort(err error, cfg config.Device, driverless func() []string) error {
 	}
 	switch cfg.Reset { //nolint:exhaustive // the others leave nothing half done
 	case config.ResetLink:
-		return fmt.Errorf("%w; if a reset was cut short, add the device again: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
+		return fmt.Errorf("%w; if a reset was cut short, add the device again: "+
+			"rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
 	case config.ResetDriver, config.ResetPCI:
 		if found := driverless(); len(found) > 0 {
-			return fmt.Errorf("%w; if a reset was cut short, bind the function to its driver again: echo ADDRESS > /sys/bus/pci/drivers_probe; functions without a driver: %s", err, strings.Join(found, ", "))
+			return fmt.Errorf("%w; if a reset was cut short, bind the function to its driver again: "+
+				"echo ADDRESS > /sys/bus/pci/drivers_probe; functions without a driver: %s",
+				err, strings.Join(found, ", "))
 		}
 	}
 	return err

@@ -68,7 +68,8 @@ func (d *duplicates) look(now time.Time, ours []netip.Addr) string {
 				break
 			}
 		}
-		if !slices.ContainsFunc(netdevs, func(dev net.Interface) bool { return slices.Equal(dev.HardwareAddr, sender) }) {
+		isSender := func(dev net.Interface) bool { return slices.Equal(dev.HardwareAddr, sender) }
+		if !slices.ContainsFunc(netdevs, isSender) {
 			d.found, d.at = fmt.Sprintf("%s has the underlay address %s as well", sender, addr), now
 		}
 	}

@@ -26,7 +26,8 @@ func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 		return hca.GUID{}, err
 	}
 	err = resetlock.Use(s.locks(id), func() error {
-		dev, err := guard.Open(context.Background(), func(context.Context) (hca.Device, error) { return s.hca.Open(id) }, guard.Options{})
+		open := func(context.Context) (hca.Device, error) { return s.hca.Open(id) }
+		dev, err := guard.Open(context.Background(), open, guard.Options{})
 		if err != nil {
 			return err
 		}

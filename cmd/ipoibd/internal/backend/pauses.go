@@ -17,7 +17,9 @@ import (
 // received matches the statistics of drivers (mlx5, mlx4, bnxt_en, ice, i40e) that count the pause frames
 // that a port has received (IEEE 802.3 annex 31B, 802.1Qbb), or the time for which it was paused. Pause frames
 // that a port has sent say nothing about its wire, only that this host or its HCA is slow.
-var received = regexp.MustCompile(`^(port[._])?(rx_(prio(rity)?_?\d+_|global_|pfc_)?(pause|xoff|pfc_ena_frames)\w*|link_xoff_rx)(\.nic)?$`)
+var received = regexp.MustCompile(`^(port[._])?` +
+	`(rx_(prio(rity)?_?\d+_|global_|pfc_)?(pause|xoff|pfc_ena_frames)\w*|link_xoff_rx)` +
+	`(\.nic)?$`)
 
 // pauseEvery is the minimum time between two readings. It is less than the time that it takes to suspect or
 // to prove a freeze, so there is always a reading in between.

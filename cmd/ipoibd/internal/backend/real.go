@@ -59,8 +59,17 @@ type realHCA struct {
 	last  rdma.Device         // the device, as Find has last seen it
 }
 
-func newRealHCA(ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: pinned(open), log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
+func newRealHCA(
+	ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger,
+) (*realHCA, error) {
+	h := &realHCA{
+		cfg:     cfg,
+		kernel:  k,
+		openHCA: pinned(open),
+		log:     log,
+		lockDir: lockDir(cfg, log),
+		busy:    make(chan struct{}, 1),
+	}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
 		if failed := h.completeCutShort(ctx); failed != nil {
@@ -160,7 +169,8 @@ func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
 // netdev, not by the PCI function below it.
 func identityOf(d rdma.Device) qprecovery.Identity {
 	id := qprecovery.Identity{
-		NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Parent: d.Parent, Index: d.Index + 1, Name: d.Name,
+		NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID,
+		PCIAddr: d.PCIAddr, Parent: d.Parent, Index: d.Index + 1, Name: d.Name,
 	}
 	if d.Parent != "" {
 		id.PCIAddr = ""

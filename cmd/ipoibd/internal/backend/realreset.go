@@ -22,9 +22,11 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
 		return nil
 	case how == config.ResetLink:
-		return fmt.Errorf("reset %s works only for Soft-RoCE devices, and %s is not one; use none, driver or pci: %w", how, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s works only for Soft-RoCE devices, and %s is not one; use none, driver or pci: %w",
+			how, d.Name, hca.ErrInvalid)
 	case d.PCIAddr == "":
-		return fmt.Errorf("reset %s needs a PCI function, and %s has none; use none, or link for Soft-RoCE: %w", how, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s needs a PCI function, and %s has none; use none, or link for Soft-RoCE: %w",
+			how, d.Name, hca.ErrInvalid)
 	}
 	f, err := k.function(d.PCIAddr)
 	if err != nil {
@@ -32,7 +34,8 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	}
 	defer f.Close()
 	if how == config.ResetPCI && !f.CanReset() {
-		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone; use driver: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone; use driver: %w",
+			how, d.PCIAddr, d.Name, hca.ErrInvalid)
 	}
 	if d.Parent != "" {
 		_, err = onlyNetdev(d, f)
@@ -238,7 +241,8 @@ func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 	for _, name := range f.Netdevs() {
 		again, err := k.save(name)
 		if err != nil {
-			log.Warn("cannot save the addresses and routes of a netdev that the reset recreates; configure it afterwards", "netdev", name, "err", err)
+			log.Warn("cannot save the addresses and routes of a netdev that the reset recreates; "+
+				"configure it afterwards", "netdev", name, "err", err)
 			continue
 		}
 		saved[name] = again
@@ -246,7 +250,8 @@ func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 	return func() {
 		for name, again := range saved {
 			if err := again(); err != nil {
-				log.Error("cannot restore the addresses and routes of a netdev that the reset recreated; configure it", "netdev", name, "err", err)
+				log.Error("cannot restore the addresses and routes of a netdev that the reset recreated; "+
+					"configure it", "netdev", name, "err", err)
 			}
 		}
 	}
@@ -257,7 +262,8 @@ func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 func onlyNetdev(d rdma.Device, f function) (string, error) {
 	netdevs := f.Netdevs()
 	if len(netdevs) != 1 {
-		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs instead of one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs instead of one: %w",
+			d.Name, len(netdevs), hca.ErrInvalid)
 	}
 	return netdevs[0], nil
 }

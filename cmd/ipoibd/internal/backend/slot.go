@@ -122,7 +122,8 @@ const lookAgain = time.Second
 func (s *Slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.hca.Watch(ctx)
 	if err != nil {
-		s.log.Warn("the kernel sends no hotplug notifications; polling the list of devices", "err", err, "every", lookAgain)
+		s.log.Warn("the kernel sends no hotplug notifications; polling the list of devices",
+			"err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)

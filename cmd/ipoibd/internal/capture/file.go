@@ -86,7 +86,12 @@ func (f *file) write(r *record.Record) error {
 				return errFull
 			}
 			n := min(len(packet), f.snaplen)
-			info := gopacket.CaptureInfo{Timestamp: time.Unix(0, r.At), CaptureLength: n, Length: len(packet), InterfaceIndex: i}
+			info := gopacket.CaptureInfo{
+				Timestamp:      time.Unix(0, r.At),
+				CaptureLength:  n,
+				Length:         len(packet),
+				InterfaceIndex: i,
+			}
 			err := f.ng.WritePacketWithOptions(info, packet[:n], options)
 			options.DropCount = nil // for the first one only
 			f.written[i]++

@@ -88,7 +88,8 @@ func (q *Request) parse() (s spec, err error) {
 	case DirectionOut:
 		s.out = true
 	default:
-		return s, fmt.Errorf("unknown direction %q; use %s, %s or %s", q.Direction, DirectionIn, DirectionOut, DirectionBoth)
+		return s, fmt.Errorf("unknown direction %q; use %s, %s or %s",
+			q.Direction, DirectionIn, DirectionOut, DirectionBoth)
 	}
 	const longest = 365 * 24 * 60 * 60 // seconds
 	if !(q.Duration >= 0 && q.Duration <= longest) {
@@ -112,7 +113,8 @@ func compile(text string) (*bpf.VM, error) {
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(lines[0]))
 	if err != nil || n != len(lines)-1 || n > maxInstructions {
-		return nil, fmt.Errorf("the filter is not a BPF program of at most %d instructions, as 'tcpdump -ddd' prints it", maxInstructions)
+		return nil, fmt.Errorf("the filter is not a BPF program of at most %d instructions, "+
+			"as 'tcpdump -ddd' prints it", maxInstructions)
 	}
 	program := make([]bpf.Instruction, 0, n)
 	for i, line := range lines[1:] {
@@ -140,5 +142,10 @@ func parseInstruction(line string) (raw bpf.RawInstruction, err error) {
 			return raw, err
 		}
 	}
-	return bpf.RawInstruction{Op: uint16(values[0]), Jt: uint8(values[1]), Jf: uint8(values[2]), K: uint32(values[3])}, nil
+	return bpf.RawInstruction{
+		Op: uint16(values[0]),
+		Jt: uint8(values[1]),
+		Jf: uint8(values[2]),
+		K:  uint32(values[3]),
+	}, nil
 }

@@ -103,7 +103,10 @@ func (h *HCA) Find() (qprecovery.Identity, error) {
 	if h.guid == (hca.GUID{}) {
 		return qprecovery.Identity{}, fmt.Errorf("netdev %s: %w", h.cfg.Netdev, hca.ErrNoDevice)
 	}
-	return qprecovery.Identity{NodeGUID: h.guid, PortGUID: h.guid, SysImageGUID: h.guid, Index: h.index, Name: h.cfg.Netdev}, nil
+	return qprecovery.Identity{
+		NodeGUID: h.guid, PortGUID: h.guid, SysImageGUID: h.guid,
+		Index: h.index, Name: h.cfg.Netdev,
+	}, nil
 }
 
 // Watch implements backend.HCA.

@@ -50,7 +50,9 @@ func parseOwner(s string) (a attachment, ok bool) {
 // validIfName adds to the rules of the specification, which skel has checked, those of the daemon, and
 // that a name must survive JSON.
 func validIfName(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r == '%' || r == unicode.ReplacementChar || !unicode.IsPrint(r) })
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '%' || r == unicode.ReplacementChar || !unicode.IsPrint(r)
+	})
 }
 
 // garbage returns the names of a network's interfaces whose attachments are not valid.
@@ -58,7 +60,8 @@ func garbage(interfaces []report.Interface, network string, valid []types.GCAtta
 	for i := range interfaces {
 		f := &interfaces[i]
 		a, ok := parseOwner(f.Owner)
-		if ok && f.Runtime && a.network == network && !slices.Contains(valid, types.GCAttachment{ContainerID: a.container, IfName: a.ifName}) {
+		key := types.GCAttachment{ContainerID: a.container, IfName: a.ifName}
+		if ok && f.Runtime && a.network == network && !slices.Contains(valid, key) {
 			names = append(names, f.Name)
 		}
 	}

@@ -33,7 +33,8 @@ type conf struct {
 // parseConf reads a configuration. Errors have the specification's codes 6 and 7.
 func parseConf(text []byte) (*conf, error) {
 	if len(text) > maxConf {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the configuration has more than %d bytes", maxConf), "")
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("the configuration has more than %d bytes", maxConf), "")
 	}
 	c := conf{text: text, SourceCheck: true}
 	if err := json.Unmarshal(text, &c); err != nil {
@@ -43,7 +44,9 @@ func parseConf(text []byte) (*conf, error) {
 		c.Control = config.DefaultControl
 	}
 	if !filepath.IsAbs(c.Control) || len(c.Control) > maxControl || strings.Contains(c.Control, "\x00") {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("control: not an absolute path of at most %d bytes", maxControl), fmt.Sprintf("%.200q", c.Control))
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("control: not an absolute path of at most %d bytes", maxControl),
+			fmt.Sprintf("%.200q", c.Control))
 	}
 	return &c, nil
 }

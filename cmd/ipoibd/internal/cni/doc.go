@@ -23,8 +23,9 @@
 //
 // ADD reserves addresses, adds the interface, and waits until the kernel shows it in the pod, with
 // carrier and all addresses, and the daemon's status shows that it is ready. If any of that fails, or takes
-// longer than addLimit, ADD undoes it in reverse order. DEL removes the interface before it releases the addresses, so no other pod can get
-// them too early. Each step of DEL succeeds if there is nothing to do. Thus a DEL cleans up after an
-// ADD that was killed at any point. Without a daemon, DEL deletes the interface that the daemon has left
-// in the pod, and the daemon's next start forgets an interface that it does not find.
+// longer than addLimit, ADD undoes it in reverse order. DEL removes the interface before it releases the
+// addresses, so no other pod can get them too early. Each step of DEL succeeds if there is nothing to do.
+// Thus a DEL cleans up after an ADD that was killed at any point. Without a daemon, DEL deletes the
+// interface that the daemon has left in the pod, and the daemon's next start forgets an interface that it
+// does not find.
 package cni

@@ -14,7 +14,8 @@ import (
 const PluginName = "ipoibd"
 
 // Install copies this program into the directory of a node's CNI plugins, and creates that if necessary. It
-// replaces an earlier copy atomically, so a runtime never starts half a file, and a plugin that is running is not disturbed.
+// replaces an earlier copy atomically, so a runtime never starts half a file, and a plugin that is running is
+// not disturbed.
 func Install(dir string) (err error) {
 	from, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -36,7 +36,7 @@ func openIPAM(ctx context.Context, c *conf) (*ipam, error) {
 	}
 	best, err := newest(info.SupportedVersions(), c.CNIVersion)
 	if err != nil {
-		return nil, types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf("IPAM plugin %s", c.IPAM.Type), err.Error())
+		return nil, types.NewError(types.ErrIncompatibleCNIVersion, "IPAM plugin "+c.IPAM.Type, err.Error())
 	}
 	text, err := inVersion(c, best)
 	if err != nil {

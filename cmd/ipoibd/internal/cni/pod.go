@@ -45,7 +45,8 @@ func openPod(path string) (*pod, error) {
 	nl, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		ns.Close()
-		return nil, types.NewError(types.ErrInvalidNetNS, "cannot enter the network namespace", fmt.Sprintf("%s: %v", path, err))
+		return nil, types.NewError(types.ErrInvalidNetNS,
+			"cannot enter the network namespace", fmt.Sprintf("%s: %v", path, err))
 	}
 	return &pod{ns, nl}, nil
 }
@@ -83,7 +84,12 @@ func (p *pod) look(name string) (*device, error) {
 		return nil, fmt.Errorf("find %s: %w", name, err)
 	}
 	a := l.Attrs()
-	d := &device{mac: a.HardwareAddr.String(), mtu: a.MTU, up: a.RawFlags&unix.IFF_UP != 0, carrier: a.RawFlags&unix.IFF_LOWER_UP != 0}
+	d := &device{
+		mac:     a.HardwareAddr.String(),
+		mtu:     a.MTU,
+		up:      a.RawFlags&unix.IFF_UP != 0,
+		carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+	}
 	addrs, err := p.nl.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of %s: %w", name, err)

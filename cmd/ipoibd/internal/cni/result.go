@@ -40,7 +40,8 @@ func layoutOf(r *current.Result, index int) (l layout, err error) {
 			return layout{}, fmt.Errorf("routes[%d]: null", i)
 		}
 		if given.MTU != 0 || given.AdvMSS != 0 || given.Priority != 0 || given.Table != nil || given.Scope != nil {
-			return layout{}, types.NewError(types.ErrUnsupportedField, fmt.Sprintf("routes[%d]: only dst and gw are supported", i), given.String())
+			return layout{}, types.NewError(types.ErrUnsupportedField,
+				fmt.Sprintf("routes[%d]: only dst and gw are supported", i), given.String())
 		}
 		to, err := prefix(given.Dst)
 		if err != nil {

@@ -35,16 +35,20 @@ func assigned[K comparable](ms *Mistakes, field string, list []string, parse fun
 // 10.9.0.1/24.
 func ParseAddress(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		return netip.Prefix{}, fmt.Errorf("%s has no prefix length; write %s/%d if it is alone, or the length of its network's prefix", s, a, a.BitLen())
+		return netip.Prefix{}, fmt.Errorf("%s has no prefix length; write %s/%d if it is alone, "+
+			"or the length of its network's prefix", s, a, a.BitLen())
 	}
 	p, err := netip.ParsePrefix(s)
 	switch a := p.Addr(); {
 	case err != nil || a.Is4In6():
-		return netip.Prefix{}, fmt.Errorf("%q is not an address with a prefix length, such as 10.9.0.1/24 or fd09::1/64", s)
+		return netip.Prefix{}, fmt.Errorf("%q is not an address with a prefix length, "+
+			"such as 10.9.0.1/24 or fd09::1/64", s)
 	case a.IsMulticast(), a.IsUnspecified(), a.IsLoopback():
-		return netip.Prefix{}, fmt.Errorf("%s cannot be the address of an interface: it is multicast, unspecified or loopback", s)
+		return netip.Prefix{}, fmt.Errorf("%s cannot be the address of an interface: "+
+			"it is multicast, unspecified or loopback", s)
 	case a.Is4() && p.Bits() < 31 && (p.Masked().Addr() == a || last(p) == a):
-		return netip.Prefix{}, fmt.Errorf("%s is the first or the last address of its network, which no host may have", s)
+		return netip.Prefix{}, fmt.Errorf("%s is the first or the last address of its network, "+
+			"which no host may have", s)
 	}
 	return p, nil
 }
@@ -64,13 +68,15 @@ func ParseRoute(s string) (to netip.Prefix, via netip.Addr, err error) {
 	dest, gateway, gated := strings.Cut(s, " via ")
 	dest, gateway = strings.TrimSpace(dest), strings.TrimSpace(gateway)
 	if gated {
-		if via, err = netip.ParseAddr(gateway); err != nil || via.Zone() != "" || via.Is4In6() || via.IsMulticast() || via.IsUnspecified() {
+		via, err = netip.ParseAddr(gateway)
+		if err != nil || via.Zone() != "" || via.Is4In6() || via.IsMulticast() || via.IsUnspecified() {
 			return to, via, fmt.Errorf("%q: %q is not the address of a gateway", s, gateway)
 		}
 	}
 	switch {
 	case dest == "default" && !gated:
-		return to, via, errors.New(`"default" needs a gateway, as in "default via 10.9.0.254"; without one, write 0.0.0.0/0 or ::/0`)
+		return to, via, errors.New(`"default" needs a gateway, as in "default via 10.9.0.254"; ` +
+			"without one, write 0.0.0.0/0 or ::/0")
 	case dest == "default":
 		to = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		if via.Is4() {

@@ -133,7 +133,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: another interface is named "ib0"`},
 		{"no device", head + "  - name: ib1\n    device: e\n", `x.yaml:8: interfaces[1].device: no device "e" is configured`},
 		{"no interface", "devices: [{name: soft}]", "x.yaml:1: interfaces: none"},
-		{"no devices", "interfaces:\n  - name: ib0\n", "x.yaml:1: devices: none: configure at least one, such as {underlay: eth0}"},
+		{"no devices", "interfaces:\n  - name: ib0\n", "x.yaml:1: devices: none configured; add one, such as {underlay: eth0}"},
 		{"which device", "devices:\n  - {name: a, underlay: a}\n  - {name: b, underlay: b}\ninterfaces:\n  - name: ib0\n", `x.yaml:5: interfaces[0].device: no device "soft" is configured; choose`},
 		{"list", "devices: 5", "x.yaml:1: devices: must be a list"},
 		{"pkeys", "devices:\n  - pkeys: 5", "x.yaml:2: devices[0].pkeys: must be a list"},

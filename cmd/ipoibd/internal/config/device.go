@@ -150,7 +150,8 @@ func (d *Device) UnmarshalJSON(text []byte) error {
 func (d *Device) check(at string, ms *Mistakes) {
 	k := lookUp(d.HCA)
 	if k.kind == "" {
-		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)
+		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)",
+			d.HCA, SoftHCA, maxHCALen)
 	}
 	if !slices.Contains(Resets, d.Reset) {
 		ms.add(at+".reset", "%q is not one of %s", d.Reset, strings.Trim(fmt.Sprint(Resets), "[]"))
@@ -186,7 +187,8 @@ func (d *Device) check(at string, ms *Mistakes) {
 
 func (s *Soft) check(at string, ms *Mistakes) {
 	if s.Underlay != "" && !validNetdev(s.Underlay) {
-		ms.add(at+".underlay", "%q is not a netdev's name (1 to %d characters, no slash, colon or space)", s.Underlay, maxNameLen)
+		ms.add(at+".underlay", "%q is not a netdev's name (1 to %d characters, no slash, colon or space)",
+			s.Underlay, maxNameLen)
 	}
 	if n := len(s.table()); n == 0 || n > maxPKeys {
 		ms.add(at+".pkeys", "needs 1 to %d P_Keys", maxPKeys)
@@ -222,7 +224,10 @@ func (s *Soft) table() []hca.PKey {
 
 // validHCA reports whether s can be the name of a directory of sysfs.
 func validHCA(s string) bool {
-	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+	if s == "" || len(s) > maxHCALen || s == "." || s == ".." || !utf8.ValidString(s) {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
 }

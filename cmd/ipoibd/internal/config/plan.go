@@ -45,13 +45,14 @@ var (
 func MakePlan(was, is *Config) (Plan, error) {
 	var ms Mistakes
 	if was.Control != is.Control {
-		ms.add("control", "is %s now, and cannot become %s while the daemon runs; restart the daemon", was.Control, is.Control)
+		ms.add("control", "cannot change from %s to %s at run time; restart the daemon", was.Control, is.Control)
 	}
 	if was.MetricsListen != is.MetricsListen {
-		ms.add("metrics_listen", "is %q now, and cannot become %q while the daemon runs; restart the daemon", was.MetricsListen, is.MetricsListen)
+		ms.add("metrics_listen", "cannot change from %q to %q at run time; restart the daemon",
+			was.MetricsListen, is.MetricsListen)
 	}
 	if was.Sandbox != is.Sandbox {
-		ms.add("sandbox", "is %t now, and cannot become %t while the daemon runs; restart it", was.Sandbox, is.Sandbox)
+		ms.add("sandbox", "cannot change from %t to %t at run time; restart the daemon", was.Sandbox, is.Sandbox)
 	}
 	if len(ms) > 0 {
 		return Plan{}, ms
@@ -67,7 +68,8 @@ func MakePlan(was, is *Config) (Plan, error) {
 		rebuilt[s.Name] = c == Rebuilt
 		return c
 	})
-	p.Interfaces = steps(was.Interfaces, is.Interfaces, func(f *Interface) string { return f.Name }, func(s *Step[Interface]) Change {
+	name := func(f *Interface) string { return f.Name }
+	p.Interfaces = steps(was.Interfaces, is.Interfaces, name, func(s *Step[Interface]) Change {
 		if rebuilt[s.Is.Device] && !slices.Contains(s.Fields, "device") {
 			s.Fields = append(s.Fields, "device")
 		}

@@ -183,7 +183,7 @@ func TestPlanRefusesAnotherControlSocket(t *testing.T) {
 	was, is := twoByTwo(t), twoByTwo(t)
 	is.Control = "/run/y.sock"
 	_, err := MakePlan(was, is)
-	if want := "control: is /run/x.sock now, and cannot become /run/y.sock while the daemon runs; restart the daemon"; err == nil || err.Error() != want {
+	if want := "control: cannot change from /run/x.sock to /run/y.sock at run time; restart the daemon"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
 	}
 }

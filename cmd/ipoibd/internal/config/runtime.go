@@ -42,7 +42,10 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 	case c.Interfaces[i].Runtime():
 		next.Interfaces[i] = f
 	default:
-		return nil, Mistakes{{Field: "name", Text: fmt.Sprintf("the configuration has an interface %s already; choose another name", f.Name)}}
+		return nil, Mistakes{{
+			Field: "name",
+			Text:  fmt.Sprintf("the configuration has an interface %s already; choose another name", f.Name),
+		}}
 	}
 	ms := next.mistakes()
 	for _, m := range ms {

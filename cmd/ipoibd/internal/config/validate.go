@@ -73,10 +73,12 @@ func (c *Config) mistakes() (ms Mistakes) {
 		ms.add("control", "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
 	}
 	if c.MetricsListen != "" && !validListen(c.MetricsListen) {
-		ms.add("metrics_listen", "%q is not an IP address, or localhost, with a port, such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, it stands for all addresses of the host", c.MetricsListen)
+		ms.add("metrics_listen", "%q is not an IP address, or localhost, with a port, "+
+			"such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, "+
+			"it stands for all addresses of the host", c.MetricsListen)
 	}
 	if len(c.Devices) == 0 {
-		ms.add("devices", "none: configure at least one, such as {underlay: eth0}")
+		ms.add("devices", "none configured; add one, such as {underlay: eth0}")
 	}
 	names, claims := map[string]bool{}, map[[2]string]string{}
 	for i := range c.Devices {
@@ -96,15 +98,17 @@ func (c *Config) mistakes() (ms Mistakes) {
 			}
 			claims[[2]string{field, value}] = d.Name
 		}
-		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, func(f Interface) bool { return f.Netns == "" && f.NetdevName() == d.Underlay }) {
-			ms.add(at+".underlay", "%s is an interface of this daemon, which cannot use itself as its underlay; name the netdev that leads to the other hosts", d.Underlay)
+		ours := func(f Interface) bool { return f.Netns == "" && f.NetdevName() == d.Underlay }
+		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, ours) {
+			ms.add(at+".underlay", "%s is an interface of this daemon, which cannot use itself as its underlay; "+
+				"name the netdev that leads to the other hosts", d.Underlay)
 		}
 	}
 	if len(c.Interfaces) == 0 && !c.Lend {
-		ms.add("interfaces", "none: configure at least one, or set lend")
+		ms.add("interfaces", "none configured; add one, or set lend")
 	}
 	if len(c.Devices)+len(c.Interfaces) == 0 {
-		ms.add("devices", "none: configure at least one")
+		ms.add("devices", "none configured; add one")
 	}
 	clear(names)
 	clear(claims)
@@ -124,16 +128,18 @@ func (c *Config) mistakes() (ms Mistakes) {
 	return ms
 }
 
+const notInterface = "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)"
+
 // check also fills in the defaults that depend on the device.
 func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel replaces %d by a number
-		ms.add(at+".name", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)
+		ms.add(at+".name", notInterface, f.Name, maxNameLen)
 	}
 	if f.Netns != "" && (!filepath.IsAbs(f.Netns) || len(f.Netns) > maxPath || strings.Contains(f.Netns, "\x00")) {
 		ms.add(at+".netns", "%.100q is not the absolute path of a network namespace", f.Netns)
 	}
 	if f.Netdev != "" && (!validNetdev(f.Netdev) || strings.Contains(f.Netdev, "%")) {
-		ms.add(at+".netdev", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Netdev, maxNameLen)
+		ms.add(at+".netdev", notInterface, f.Netdev, maxNameLen)
 	}
 	if len(f.Owner) > maxOwner || strings.ContainsFunc(f.Owner, unicode.IsControl) {
 		ms.add(at+".owner", "more than %d bytes, or control characters", maxOwner)
@@ -141,7 +147,8 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.Port == 0 {
 		ms.add(at+".port", "ports are numbered from 1")
 	}
-	if a, err := netip.ParseAddr(f.GID); f.GID != "" && (err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified()) {
+	if a, err := netip.ParseAddr(f.GID); f.GID != "" &&
+		(err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified()) {
 		ms.add(at+".gid", "%q is not the IPv4 or IPv6 address of a host, without prefix length and zone", f.GID)
 	}
 	if f.GIDIndex != nil {
@@ -153,11 +160,18 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.MTU != 0 {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
-	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) { p, err := ParseAddress(s); return p.Addr(), err })
+	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) {
+		p, err := ParseAddress(s)
+		return p.Addr(), err
+	})
 	if f.SourceCheck && len(f.Addresses) == 0 {
-		ms.add(at+".source_check", "needs addresses: without any, every IP frame from the host would be dropped, except those from its link-local address")
+		ms.add(at+".source_check", "needs addresses: without any, every IP frame from the host would be dropped, "+
+			"except those from its link-local address")
 	}
-	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) { to, _, err := ParseRoute(s); return to, err })
+	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) {
+		to, _, err := ParseRoute(s)
+		return to, err
+	})
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {
@@ -202,7 +216,10 @@ func validNetdev(s string) bool {
 
 // validHost reports whether s can be a DNS name.
 func validHost(s string) bool {
-	return s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != "" && !strings.ContainsFunc(s, func(r rune) bool {
+	if s == "" || len(s) > 253 || strings.Trim(s, "0123456789.") == "" {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '-' && r != '.' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }

@@ -284,7 +284,7 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 	}{
 		"mistakes": {func(c *config.Config) { c.Interfaces[0].MTU = 7 }, "interfaces[0].mtu: 7 is out of range (68 to 4092)", true},
 		"control":  {func(c *config.Config) { c.Control = "/run/x.sock" }, "restart the daemon", true},
-		"empty":    {func(c *config.Config) { c.Interfaces = nil }, "interfaces: none: configure at least one, or set lend", true},
+		"empty":    {func(c *config.Config) { c.Interfaces = nil }, "interfaces: none configured; add one, or set lend", true},
 		"name taken, after another one was added": {func(c *config.Config) {
 			c.Interfaces = c.Interfaces[1:]
 			add(c, "new")

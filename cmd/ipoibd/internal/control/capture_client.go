@@ -21,7 +21,8 @@ import (
 const completeTimeout = 5 * time.Second
 
 // errIncomplete reports that the file ends where the connection did.
-var errIncomplete = errors.New("the capture is incomplete: the daemon was killed, or closed the connection because the output accepted no data")
+var errIncomplete = errors.New("the capture is incomplete: the daemon was killed, " +
+	"or closed the connection because the output accepted no data")
 
 // GetCapture copies a capture file to out until it is complete. When ctx ends, it has the daemon
 // complete the file.

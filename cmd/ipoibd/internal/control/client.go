@@ -83,7 +83,9 @@ func Post(ctx context.Context, path string, q Request) error {
 }
 
 // ask sends a request, with a descriptor unless that is nil, and decodes the answer.
-func ask(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File, into any) error {
+func ask(
+	ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File, into any,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, limit) // bounds the body of the answer as well
 	defer cancel()
 	resp, err := do(ctx, limit, path, method, url, body, pass)
@@ -96,7 +98,9 @@ func ask(ctx context.Context, limit time.Duration, path, method, url string, bod
 
 // do sends a request and returns the response, whose header must arrive within limit. It
 // returns an error if the daemon refuses. The caller closes the response body.
-func do(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File) (*http.Response, error) {
+func do(
+	ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, pass *os.File,
+) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
 	if err != nil {
 		return nil, err
@@ -124,7 +128,8 @@ func do(ctx context.Context, limit time.Duration, path, method, url string, body
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s: only root and the user the daemon runs as may use this socket", path)
 	case failed != nil && failed.Timeout():
-		return nil, fmt.Errorf("%s: the daemon has not answered within %s: %w", path, time.Since(began).Round(100*time.Millisecond), why)
+		waited := time.Since(began).Round(100 * time.Millisecond)
+		return nil, fmt.Errorf("%s: the daemon has not answered within %s: %w", path, waited, why)
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusOK:

@@ -19,8 +19,8 @@
 //	POST /v1/interfaces/remove          remove it again: [RemoveRequest]
 //
 // The last three answer with what was done; a capture, with the file; any other POST, with the
-// request itself, with omitted names filled in. A refusal is {"error": "..."} with a status of 400 or above. Durations are
-// in seconds, times in RFC 3339.
+// request itself, with omitted names filled in. A refusal is {"error": "..."} with a status of 400 or above.
+// Durations are in seconds, times in RFC 3339.
 //
 // # Limits
 //

@@ -32,7 +32,7 @@ var faultTexts = [faults.NumKind]string{
 	faults.CreateQPFails:    "a queue pair cannot be created",
 	faults.CQOverrun:        "a completion queue overruns, and the device reports it",
 	faults.CQError:          "the device reports an error of a completion queue that still works",
-	faults.CQSmall:          "a completion queue is created with one entry and is not polled, so the device overruns it",
+	faults.CQSmall:          "a completion queue of one entry is created and not polled, so the device overruns it",
 	faults.SwallowedSend:    "a send never completes",
 	faults.CompletionsStop:  "a completion queue stops delivering completions",
 	faults.DeafReceive:      "a queue pair's receives stop completing",

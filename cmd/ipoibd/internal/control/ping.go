@@ -34,7 +34,8 @@ func (*PingRequest) url() string { return "/v1/ping" }
 func (q *PingRequest) resolve(n Names) (err error) {
 	q.Reply = nil
 	if q.Timeout <= 0 || q.Timeout > journal.Seconds(MaxPingTimeout) {
-		return fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s", ErrInvalid, q.Timeout, MaxPingTimeout)
+		return fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s",
+			ErrInvalid, q.Timeout, MaxPingTimeout)
 	}
 	q.Interface, err = pick("interface", q.Interface, n.Interfaces)
 	return err

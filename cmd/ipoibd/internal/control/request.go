@@ -88,7 +88,8 @@ func (q *ResetRequest) resolve(n Names) (err error) {
 		q.Interface, err = pick("interface", q.Interface, n.Interfaces)
 	case ScopeDevice:
 		if q.Interface != "" {
-			return fmt.Errorf("%w: reset device takes no interface; it affects all interfaces of the device", ErrInvalid)
+			return fmt.Errorf("%w: reset device takes no interface; it affects all interfaces of the device",
+				ErrInvalid)
 		}
 		q.Device, err = pick("device", q.Device, n.Devices)
 	default:
@@ -207,5 +208,6 @@ func pick(what, name string, have []string) (string, error) {
 	case len(have) == 0:
 		return "", fmt.Errorf("%w: there is no %s", ErrNotFound, what)
 	}
-	return "", fmt.Errorf("%[1]w: there are several %[2]ss; choose one with --%[2]s: %[3]s", ErrInvalid, what, strings.Join(have, ", "))
+	return "", fmt.Errorf("%[1]w: there are several %[2]ss; choose one with --%[2]s: %[3]s",
+		ErrInvalid, what, strings.Join(have, ", "))
 }

@@ -32,7 +32,8 @@ const (
 )
 
 // ErrRunning reports that another daemon serves the socket.
-var ErrRunning = errors.New("another daemon answers on this control socket: stop it, or choose another path with --control")
+var ErrRunning = errors.New("another daemon answers on this control socket: " +
+	"stop it, or choose another path with --control")
 
 // Server serves the control socket.
 type Server struct {
@@ -57,7 +58,8 @@ func Listen(path string, d Daemon) (*Server, error) {
 	case errors.Is(err, ErrRunning):
 		return nil, err
 	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS):
-		return nil, fmt.Errorf("create control socket: %w: run as root, or as the owner of its directory, or choose another path with --control", err)
+		return nil, fmt.Errorf("create control socket: %w: run as root, or as the owner of its directory, "+
+			"or choose another path with --control", err)
 	}
 	return nil, fmt.Errorf("create control socket: %w: choose another path with --control", err)
 }

@@ -89,7 +89,8 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 	switch {
 	case v.Underlay == "":
 	case errors.Is(err, port.ErrDown):
-		err = fmt.Errorf("%w: %s is down, or has no carrier; bring it up: %s", err, v.Underlay, report.Command("ip link set %s up", v.Underlay))
+		err = fmt.Errorf("%w: %s is down, or has no carrier; bring it up: %s",
+			err, v.Underlay, report.Command("ip link set %s up", v.Underlay))
 	case errors.Is(err, port.ErrNoGID), errors.Is(err, port.ErrNoMTU):
 		err = fmt.Errorf("netdev %s: %w", v.Underlay, err)
 	}

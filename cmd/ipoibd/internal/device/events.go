@@ -65,7 +65,8 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 		o.log.Log(ctx, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
 		last = ev
 		s.deliver(ev)
-		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // the users of queue pairs and CQs handle the events of those
+		// The users of queue pairs and CQs handle the events of those.
+		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // only events of the device itself
 		case qprecovery.ClassPort:
 			o.fault(s, class)
 		case qprecovery.ClassDeviceError:
@@ -106,7 +107,8 @@ func (o *owner) setPorts(ports []hca.PortAttr) {
 		}
 		o.families[i] = is
 		if was != "" && was != is {
-			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; if that is not intended, change the IP addresses of %s",
+			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; "+
+				"if that is not intended, change the IP addresses of %s",
 				i+1, was, is, plan.GID.Addr(), is, cmp.Or(o.cfg.Underlay, "its netdev")))
 		}
 	}

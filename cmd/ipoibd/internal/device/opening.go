@@ -85,7 +85,10 @@ func (d *Device) openSession(ctx, running context.Context, gen uint32, want qpre
 		return opened{}, errors.Join(err, s.Close())
 	}
 	a := s.Attr() // the list knows the index
-	id := qprecovery.Identity{NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, PCIAddr: a.PCIAddr, Parent: a.Parent, Name: a.Name}
+	id := qprecovery.Identity{
+		NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID,
+		PCIAddr: a.PCIAddr, Parent: a.Parent, Name: a.Name,
+	}
 	if len(ports) > 0 {
 		id.PortGUID = ports[0].GUID
 	}
@@ -223,7 +226,8 @@ func (o *owner) abandon() {
 	}
 	text := "closing the device takes too long; continuing without waiting"
 	if users := s.usedBy(); len(users) > 0 {
-		text = fmt.Sprintf("the device was not released in time by %s; continuing without waiting", strings.Join(users, ", "))
+		text = fmt.Sprintf("the device was not released in time by %s; continuing without waiting",
+			strings.Join(users, ", "))
 	}
 	o.note(text)
 	s.abandon()

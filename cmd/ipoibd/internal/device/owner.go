@@ -48,7 +48,13 @@ const noDeadline = time.Hour
 // must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}, cancelReset: func() {}}
+	o := &owner{
+		Device:      d,
+		ctx:         ctx,
+		families:    map[int]string{},
+		answers:     map[uint64]chan<- error{},
+		cancelReset: func() {},
+	}
 	cfg := qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
@@ -142,7 +148,13 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	}
 	if len(listed) > 0 {
 		id := listed[0]
-		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: cmp.Or(id.PCIAddr, o.cfg.Function), Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
+		conf.Device = reset.Device{
+			NodeGUID: id.NodeGUID,
+			PCIAddr:  cmp.Or(id.PCIAddr, o.cfg.Function),
+			Parent:   id.Parent,
+			Name:     id.Name,
+			Means:    o.cfg.Means,
+		}
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
@@ -213,11 +225,13 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.failure = ""
 		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
-		o.note(fmt.Sprintf("the device fails again after each reset; pausing for %s before it is opened again ('ipoibd recover' opens it now)", a.For.Round(time.Second)))
+		o.note(fmt.Sprintf("the device keeps failing after each reset; waiting %s before reopening it "+
+			"('ipoibd recover' reopens it now)", a.For.Round(time.Second)))
 	case qprecovery.GiveUp:
 		o.note("gave up waiting for the device; run 'ipoibd recover' when it is back")
 	case qprecovery.ReportForeign:
-		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
+		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; "+
+			"set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
 		o.failure = "" // an operator's reset is answered again
 		o.answers[a.ID] <- results[a.Result]
@@ -261,8 +275,10 @@ func (o *owner) actLocks(a reset.Action) {
 	status := o.sharer.Status()
 	switch a := a.(type) {
 	case reset.Release:
-		if status.Shared && status.Intent.Phase != reset.PhaseIdle && status.State != reset.StateResetting { // else the request fails at once
-			o.log.Info("a reset of the shared device is pending", "reset", status.Intent.Number, "requested_by", status.Intent.Leader)
+		pending := status.Shared && status.Intent.Phase != reset.PhaseIdle
+		if pending && status.State != reset.StateResetting { // else the request fails at once
+			o.log.Info("a reset of the shared device is pending",
+				"reset", status.Intent.Number, "requested_by", status.Intent.Leader)
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
@@ -290,8 +306,8 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.do(func() { o.reset(a) })
 	case reset.Silent:
-		o.note(fmt.Sprintf("%s, has made no progress since %s; the device cannot be reset without it: resume that process, or kill it",
-			status.Leader, a.Since.Format(time.TimeOnly)))
+		o.note(fmt.Sprintf("%s, has made no progress since %s; the device cannot be reset without it: "+
+			"resume that process, or kill it", status.Leader, a.Since.Format(time.TimeOnly)))
 	case reset.Answers:
 		o.note("the daemon that resets the device has resumed")
 	}
@@ -342,7 +358,10 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 	case s.State == qprecovery.DeviceHealthy:
 		return View{Session: o.session, Ports: o.ports, Underlay: o.cfg.Underlay}
 	case s.State == qprecovery.DeviceGivenUp:
-		return View{Err: fmt.Errorf("ipoibd has stopped waiting for device %s; run 'ipoibd recover' when it is back", name), GaveUp: true}
+		return View{
+			Err:    fmt.Errorf("ipoibd has stopped waiting for device %s; run 'ipoibd recover' when it is back", name),
+			GaveUp: true,
+		}
 	case s.State == qprecovery.DeviceSuspended,
 		s.State == qprecovery.DeviceDropping && s.Rung == qprecovery.RungSuspend,
 		s.State == qprecovery.DeviceStarting && s.Suspended:
@@ -355,11 +374,13 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 		}
 		return View{Err: cmp.Or(o.cause, ErrNotOpen)}
 	case s.State == qprecovery.DevicePausing:
-		return View{Err: fmt.Errorf("device %s fails again after each reset; pausing before it is opened again; 'ipoibd recover' opens it now", name)}
+		return View{Err: fmt.Errorf("device %s keeps failing after each reset; waiting before reopening it; "+
+			"'ipoibd recover' reopens it now", name)}
 	case s.Rung != qprecovery.RungWait:
 		return View{Err: fmt.Errorf("device %s is being reset: %s", name, s.Reason)}
 	case s.Dead:
-		return View{Err: fmt.Errorf("the kernel has no RDMA device of %s, although its PCI function is present; waiting for its driver, then resetting it", name)}
+		return View{Err: fmt.Errorf("the kernel has no RDMA device of %s, although its PCI function is present; "+
+			"waiting for its driver, then resetting it", name)}
 	case !s.Listed && o.cfg.Underlay != "":
 		return View{Err: fmt.Errorf("device %s is lost; waiting for it to come back on %s", name, o.cfg.Underlay)}
 	case !s.Listed:

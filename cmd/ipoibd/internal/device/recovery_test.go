@@ -28,7 +28,7 @@ func TestR29PauseIsTold(t *testing.T) {
 		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.DevicePausing || left != 10*time.Second {
 			t.Errorf("%v, next try in %v", s.State, left)
 		}
-		if want := []string{"the device fails again after each reset; pausing for 10s before it is opened again ('ipoibd recover' opens it now)"}; !slices.Equal(b.notes(), want) {
+		if want := []string{"the device keeps failing after each reset; waiting 10s before reopening it ('ipoibd recover' reopens it now)"}; !slices.Equal(b.notes(), want) {
 			t.Errorf("notes %q, want %q", b.notes(), want)
 		}
 		time.Sleep(time.Until(s.NextTry) + soon)

@@ -15,7 +15,8 @@ func (d *Device) Report(now time.Time) report.Device {
 	view, status := d.View(), d.Status()
 	r := report.Device{
 		Name: d.cfg.Name, State: status.State.String(), Reason: status.Reason.String(), Since: status.Since,
-		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{}, Notices: report.Notices{}, Counters: report.Counters{},
+		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{},
+		Notices: report.Notices{}, Counters: report.Counters{},
 		Recovery:    report.NewRecovery(status.State, status.Rung, status.Reason, status.Counts, status.History, now),
 		Coordinator: coordinator(status),
 	}
@@ -43,7 +44,9 @@ func coordinator(s Status) *report.Coordinator {
 		return nil
 	}
 	c := &report.Coordinator{
-		Phase: s.Coordinator.Intent.Phase.String(), Leading: s.Coordinator.State.Leads(), Members: append([]string{}, s.Sharers...),
+		Phase:   s.Coordinator.Intent.Phase.String(),
+		Leading: s.Coordinator.State.Leads(),
+		Members: append([]string{}, s.Sharers...),
 	}
 	if l := s.Coordinator.Leader; l != (resetlock.Process{}) {
 		c.Leader = &report.Leader{PID: l.PID, Name: l.Name, SilentSince: l.Since}

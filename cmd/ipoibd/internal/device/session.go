@@ -28,7 +28,12 @@ type Session struct {
 }
 
 func newSession(dev *guard.Device, instance uint64) *Session {
-	s := &Session{Device: dev, Instance: instance, watchers: map[hca.ObjectID]func(hca.AsyncEvent){}, idle: make(chan struct{})}
+	s := &Session{
+		Device:   dev,
+		Instance: instance,
+		watchers: map[hca.ObjectID]func(hca.AsyncEvent){},
+		idle:     make(chan struct{}),
+	}
 	s.waits, s.stopWait = context.WithCancel(context.Background())
 	return s
 }

@@ -41,7 +41,11 @@ const (
 
 // callVerbs are the names of the calls in libibverbs, without the prefix.
 var callVerbs = [...]string{
-	callPostSend: "post_send", callPostRecv: "post_recv", callPoll: "poll_cq", callArm: "req_notify_cq", callWait: "get_cq_event",
+	callPostSend: "post_send",
+	callPostRecv: "post_recv",
+	callPoll:     "poll_cq",
+	callArm:      "req_notify_cq",
+	callWait:     "get_cq_event",
 }
 
 const (

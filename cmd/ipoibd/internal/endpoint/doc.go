@@ -1,10 +1,10 @@
 // Package endpoint builds an interface's share of an open device: the [Endpoint], with PD, MRs, CQs, the queue pair
 // in RTS with its groups, and the address handles, built and closed in order.
 //
-// A rung of recovery rebuilds the layers that have failed, and leaves the others as they are (Stop, Start). Goroutines
-// that post and poll use the endpoint through a [Caller], which detects a device that hangs in such a call. Workers make
-// the address handles of peers ([AHWorkers]), since making one may block. [Endpoint.Prove] finds out whether the
-// device has frozen.
+// A rung of recovery rebuilds the layers that have failed, and leaves the others as they are (Stop, Start).
+// Goroutines that post and poll use the endpoint through a [Caller], which detects a device that hangs in such a
+// call. Workers make the address handles of peers ([AHWorkers]), since making one may block. [Endpoint.Prove]
+// finds out whether the device has frozen.
 package endpoint
 
 import "ipoibd/hca"

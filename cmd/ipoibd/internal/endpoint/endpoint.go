@@ -176,7 +176,8 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || !rung.Replaces(qprecovery.ScopeQP) {
+	err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey)
+	if err != nil || !rung.Replaces(qprecovery.ScopeQP) {
 		return err
 	}
 	return e.attachGroups()
@@ -215,7 +216,9 @@ func (e *Endpoint) sendDepth() int {
 
 func (e *Endpoint) createQP() error {
 	spec := hca.QPSpec{
-		Num: e.Spec.QPN, Queues: len(e.Queues), SendWRs: e.sendDepth(), RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
+		Num: e.Spec.QPN, Queues: len(e.Queues),
+		SendWRs: e.sendDepth(), RecvWRs: e.Spec.RecvWRs,
+		SendSGEs: 2, RecvSGEs: 1,
 		LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP,
 		BlockLoopback: e.session.Attr().BlocksLoop,
 	}
@@ -255,7 +258,10 @@ func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 		attr hca.QPAttr
 		mask hca.QPAttrMask
 	}{
-		{hca.QPAttr{State: hca.QPInit, PKeyIndex: p.PKeyIndex, Port: p.Port, QKey: key}, hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey},
+		{
+			hca.QPAttr{State: hca.QPInit, PKeyIndex: p.PKeyIndex, Port: p.Port, QKey: key},
+			hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey,
+		},
 		{hca.QPAttr{State: hca.QPRTR}, hca.AttrState},
 		{hca.QPAttr{State: hca.QPRTS, SQPSN: rand.Uint32() & 0xffffff}, hca.AttrState | hca.AttrSQPSN},
 	} {

@@ -115,7 +115,12 @@ func (p *proof) probe(l *proofLane) (answered bool, err error) {
 	}
 	_, err = l.by.Queue.PostRecv(recvs)
 	for i := 0; i < proofProbes && !answered && err == nil; i++ {
-		wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(l, i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
+		wr := hca.SendWR{
+			ID:     proofProbes + uint64(i),
+			SGList: []hca.SGE{p.sge(l, i, hca.GRHLen, proofBytes)},
+			UD:     p.to,
+			Flags:  hca.SendSignaled,
+		}
 		if _, err = l.by.Queue.PostSend([]hca.SendWR{wr}); err == nil {
 			answered, err = l.await(time.Now().Add(proofLimit))
 		}

@@ -48,7 +48,7 @@ func TestContainer(t *testing.T) {
 
 	start := time.Now()
 	in.Close()
-	a.daemon.requireEnd("or its container ended; restart the daemon, or reload its configuration file, to create it again")
+	a.daemon.requireEnd("or its container exited; restart the daemon, or reload its configuration file, to recreate it")
 	t.Logf("the daemon exited %v after the container ended", time.Since(start).Round(time.Millisecond))
 	a.join("--follow")
 	if a.iface().Adopted {

@@ -349,7 +349,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 	container.Run("ip", "link", "set", "ib1", "up")
 	r.waitState(1, report.InterfaceUp)
 	container.Close()
-	if s := r.waitState(1, report.InterfaceFailed); !strings.Contains(s.Detail, "its container ended") {
+	if s := r.waitState(1, report.InterfaceFailed); !strings.Contains(s.Detail, "its container exited") {
 		t.Errorf("container destroyed: %q", s.Detail)
 	}
 	if s := r.iface(2); s.State != report.InterfaceUp || s.QP.State != "RTS" {

@@ -69,7 +69,8 @@ func (f *Iface) Ping(ctx context.Context, target string, size int) (Echo, error)
 		return Echo{}, cmp.Or(f.end, errEnded)
 	case <-ctx.Done():
 	}
-	_ = f.do(context.WithoutCancel(ctx), func() { delete(f.nbrs.echoes, id) }) // it ends with the interface at the latest
+	// It ends with the interface at the latest.
+	_ = f.do(context.WithoutCancel(ctx), func() { delete(f.nbrs.echoes, id) })
 	return Echo{}, ErrNoAnswer
 }
 
@@ -80,7 +81,8 @@ func (n *neighbours) ping(id uint64, target string, size int, out chan Echo) err
 	case n.f.rec.att == nil:
 		return n.f.rec.nothing()
 	case size < ipoib.MinEcho || size > mtu:
-		return fmt.Errorf("a size of %d bytes: it must be from %d to the MTU of %d: %w", size, ipoib.MinEcho, mtu, hca.ErrInvalid)
+		return fmt.Errorf("a size of %d bytes: it must be from %d to the MTU of %d: %w",
+			size, ipoib.MinEcho, mtu, hca.ErrInvalid)
 	case len(n.echoes) >= maxPings:
 		return ErrPings
 	}

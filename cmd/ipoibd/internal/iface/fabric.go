@@ -116,7 +116,8 @@ func (r *recovery) reconcile() {
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	ls := r.f.lanes
 	if most, need := to.session.Attr().MaxQueues, len(ls); most < need {
-		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
+		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w",
+			most, need, hca.ErrInvalid)
 	}
 	if err := r.f.renew(); err != nil {
 		return err
@@ -129,8 +130,9 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.coming, r.used = a, to.session.Instance
 	spec := endpoint.Spec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
-		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
-		OnEvent: r.onEvent, QPN: r.f.heir.takeQPN(),
+		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
+		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
+		OnEvent:    r.onEvent, QPN: r.f.heir.takeQPN(),
 	}
 	r.worker.do(func() func() {
 		err := a.open(spec, r.f.host.tap, ls)
@@ -169,7 +171,9 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		return
 	}
 	r.retry.succeed(time.Now())
-	r.f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.f.host.mtuSoon(), "largest_mtu", r.f.reports.believed(a.plan).MTU())
+	r.f.log.Info("up",
+		"qpn", a.self.QPN.String(), "gid", a.plan.GID.String(),
+		"mtu", r.f.host.mtuSoon(), "largest_mtu", r.f.reports.believed(a.plan).MTU())
 }
 
 // cannotCome decides what to do about a failed attempt. On a device that is back, only an

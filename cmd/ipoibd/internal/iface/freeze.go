@@ -9,6 +9,9 @@ import (
 	"ipoibd/ud"
 )
 
+const eventsLost = "the completion events of the device are lost, so packets wait up to 0.5 s; " +
+	"check whether its interrupts are delivered"
+
 // stir takes a sample of the lanes that rest, because one has work again.
 func (r *recovery) stir(now time.Time) {
 	for _, l := range r.f.lanes {
@@ -43,7 +46,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	l.polled.Store(l.detector.FoundByPoll())
 	switch lost := l.detector.EventsLost(); {
 	case lost && !knew:
-		r.f.log.Warn("the completion events of the device are lost, so packets wait up to 0.5 s; check whether its interrupts are delivered")
+		r.f.log.Warn(eventsLost)
 	case knew && !lost:
 		r.f.log.Info("the completion events of the device arrive again")
 	}

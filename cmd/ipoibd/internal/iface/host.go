@@ -192,7 +192,8 @@ func (h *host) inspect() {
 func (h *host) inspected(found link.Findings, err error, now time.Time) {
 	c := &h.custody
 	for _, change := range found.Restored {
-		h.log.Warn("another process has changed the interface; restored", "property", string(change.What), "found", change.Found)
+		h.log.Warn("another process has changed the interface; restored",
+			"property", string(change.What), "found", change.Found)
 		if change.What == link.PropertyCarrier {
 			h.carrierIs(c.lit())
 		}
@@ -217,7 +218,8 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 		return
 	}
 	if c.foreign {
-		h.log.Error("another process has attached to the interface; carrier taken down", "queues", found.Foreign, "err", h.foreignError())
+		h.log.Error("another process has attached to the interface; carrier taken down",
+			"queues", found.Foreign, "err", h.foreignError())
 	} else {
 		h.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
 	}

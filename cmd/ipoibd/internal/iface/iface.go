@@ -27,8 +27,10 @@ import (
 
 // Errors that end an interface.
 var (
-	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon, or reload its configuration file, to create it again")
-	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon may not follow it: " +
+	ErrDeleted = errors.New("another process deleted the interface, or its container exited; " +
+		"restart the daemon, or reload its configuration file, to recreate it")
+	ErrMoved = errors.New("the interface was moved to another network namespace, " +
+		"where this daemon may not follow it: " +
 		"run it with --follow, CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
@@ -161,7 +163,10 @@ const lentMaxHeard = 1024
 // peerBounds returns the bounds of an interface's table of peers.
 func peerBounds(cfg config.Interface) neigh.Config {
 	if cfg.Runtime() {
-		return neigh.Config{MaxPeers: lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard, MaxHeard: lentMaxHeard}
+		return neigh.Config{
+			MaxPeers: lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard,
+			MaxHeard: lentMaxHeard,
+		}
 	}
 	return neigh.Config{}
 }
@@ -187,7 +192,12 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.ending, f.ends = context.WithCancel(context.Background())
-	f.host = host{log: f.log, tap: tap, worker: newWorker(), assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up}}
+	f.host = host{
+		log:        f.log,
+		tap:        tap,
+		worker:     newWorker(),
+		assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up},
+	}
 	f.host.custody.every = inspectEvery
 	if cfg.Netns != "" {
 		f.host.custody.every = inspectSoon
@@ -201,7 +211,13 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		ended:   make(chan struct{}, 1),
 		stirred: make(chan struct{}, 1),
 	}
-	f.nbrs = neighbours{f: f, table: neigh.New(peerBounds(cfg)), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU), echoes: echoes{}, strayed: make(chan struct{}, 1)}
+	f.nbrs = neighbours{
+		f:       f,
+		table:   neigh.New(peerBounds(cfg)),
+		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
+		echoes:  echoes{},
+		strayed: make(chan struct{}, 1),
+	}
 	queues := []TAPQueue{tap}
 	if m, ok := tap.(MultiQueue); ok {
 		queues = m.Queues()

@@ -109,7 +109,8 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	for i, l := range ls {
 		q := a.ep.Queues[i]
 		l.queue = q
-		l.sender, l.fetcher = endpoint.NewCaller(a.session, q.Queue, q.SendCQ), endpoint.NewCaller(a.session, q.Queue, q.RecvCQ)
+		l.sender = endpoint.NewCaller(a.session, q.Queue, q.SendCQ)
+		l.fetcher = endpoint.NewCaller(a.session, q.Queue, q.RecvCQ)
 		err := l.tx.Attach(l.sender.Queue, l.sender.CQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
 			err = l.call(l.fetcher, func() error { return l.rx.Attach(l.fetcher.Queue, l.fetcher.CQ, q.RecvMR, gen) })

@@ -55,7 +55,8 @@ func (p *pathReports) believed(plan port.Plan) port.Plan {
 
 // judge takes what the device says about its narrowest path. askable says whether an answer could refute it.
 func (p *pathReports) judge(now time.Time, path hca.PathLimit, id uint64, askable func() bool) {
-	narrower := path.Reported && (!p.inForce.To.IsValid() || path.MaxPayload < p.inForce.MaxPayload || path.Carries < p.inForce.Carries)
+	narrower := path.Reported && (!p.inForce.To.IsValid() ||
+		path.MaxPayload < p.inForce.MaxPayload || path.Carries < p.inForce.Carries)
 	switch {
 	case path == p.inForce:
 		if p.claim.To.IsValid() && p.claim != p.inForce { // it was withdrawn
@@ -113,7 +114,8 @@ func (p *pathReports) refutes(now time.Time, r neigh.EchoReply) (to hca.PathLimi
 // fit adapts the MTU to a plan, as far as that is believed.
 func (f *Iface) fit(plan port.Plan) {
 	f.reports.judge(time.Now(), plan.Path, rand.Uint64(), func() bool {
-		return f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries && len(peersAt(plan.Path.To, f.nbrs.table.Peers())) > 0
+		exceeds := f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries
+		return exceeds && len(peersAt(plan.Path.To, f.nbrs.table.Peers())) > 0
 	})
 	f.host.fitMTU(f.reports.believed(plan))
 }
@@ -176,7 +178,8 @@ func (f *Iface) answered(reply neigh.EchoReply) {
 	if now := time.Now(); f.reports.warned.IsZero() || now.Sub(f.reports.warned) >= warnEvery {
 		level, f.reports.warned = slog.LevelWarn, now
 	}
-	f.log.Log(context.Background(), level, "ignoring a router's report of a narrow path, which may be forged: a longer packet has passed",
+	f.log.Log(context.Background(), level,
+		"ignoring a router's report of a narrow path, which may be forged: a longer packet has passed",
 		"peer", path.To, "path_mtu", path.MTU, "size", reply.Size)
 	hca.RefutePath(a.session, path.To, reply.Size+ipoib.HeaderLen)
 }

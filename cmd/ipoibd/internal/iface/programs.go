@@ -28,7 +28,8 @@ func (f *Iface) attachPrograms(tap programmable, env Env) {
 	if err := f.programs.attach(env.Programs, tap, len(f.lanes)); err != nil {
 		env.NoBPF.Do(func() {
 			// Containers usually lack the privileges. The status has the reason, and doctor a hint.
-			f.log.Debug("eBPF is not available: the daemon itself drops frames that IPoIB cannot carry, and wakes up for each", "reason", err)
+			f.log.Debug("eBPF is not available: "+
+				"the daemon itself drops frames that IPoIB cannot carry, and wakes up for each", "reason", err)
 		})
 	}
 }

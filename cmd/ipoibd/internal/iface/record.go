@@ -77,5 +77,11 @@ func (r *records) wroteSlow(at time.Time, frame []byte) {
 func (r *records) moved(a *attachment) {
 	self := a.ep.Self()
 	to := self.AH.Spec()
-	r.origin.Store(&record.Origin{GID: to.DGID, LID: to.DLID, QPN: self.QPN, QKey: self.QKey, PKey: a.ep.Spec.Plan.PKey})
+	r.origin.Store(&record.Origin{
+		GID:  to.DGID,
+		LID:  to.DLID,
+		QPN:  self.QPN,
+		QKey: self.QKey,
+		PKey: a.ep.Spec.Plan.PKey,
+	})
 }

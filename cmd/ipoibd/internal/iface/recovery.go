@@ -236,13 +236,15 @@ func (r *recovery) run(run qprecovery.Run) {
 		case err == nil:
 		case errors.Is(err, errSessionEnded), to.session == nil && r.f.host.now.Up: // follow reports that next
 			r.later = append(r.later, func() {
-				r.heal(qprecovery.Done{Op: run.Op, Class: qprecovery.OfVerbError(qprecovery.VerbCreateQP, errSessionEnded)})
+				ended := qprecovery.OfVerbError(qprecovery.VerbCreateQP, errSessionEnded)
+				r.heal(qprecovery.Done{Op: run.Op, Class: ended})
 			})
 		default: // recovery does not wait for a port that cannot be used
 			r.later = append(r.later, func() { r.stop(err.Error()) })
 		}
 	case qprecovery.RungResumeQP:
-		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }, nil)
+		resume := func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }
+		r.operate(run.Op, qprecovery.VerbModifyRTS, resume, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.hung(r.f.lanes.halt())
 		var self hca.UDDest
@@ -268,14 +270,17 @@ func (r *recovery) prove(a *attachment, done *qprecovery.Done) (err error) {
 	case done.Frozen:
 		r.f.log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
 	case err == nil:
-		r.f.log.Warn("freeze not proven: the device answers on a fresh queue pair, or its wire is full, or its port is down")
+		r.f.log.Warn("freeze not proven: the device answers on a fresh queue pair, " +
+			"or its wire is full, or its port is down")
 	}
 	return err
 }
 
 // operate runs an operation of the ladder on the worker, and then reports its result. verb
 // is that of an error that does not name one; succeeded follows a success, and may be nil.
-func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func()) {
+func (r *recovery) operate(
+	op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func(),
+) {
 	done := qprecovery.Done{Op: op}
 	r.use(func(a *attachment) error { return do(a, &done) }, func(a *attachment, err error) {
 		done.Class = qprecovery.OfVerbError(verb, err)
@@ -296,7 +301,8 @@ func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment,
 func (r *recovery) failed(err error) {
 	if err != nil {
 		r.lastErr = err
-		r.f.log.Warn("a step of the recovery failed; recovery continues", "state", r.ladder.State().String(), "err", err)
+		r.f.log.Warn("a step of the recovery failed; recovery continues",
+			"state", r.ladder.State().String(), "err", err)
 	}
 }
 

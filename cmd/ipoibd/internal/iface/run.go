@@ -162,7 +162,17 @@ func (f *Iface) wind() {
 // setTimer sets the timer to the next deadline, and reports whether it is already due.
 func (f *Iface) setTimer(t *time.Timer) (late bool) {
 	now := time.Now()
-	next := earliest(now.Add(time.Hour), f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.host.assignment.retry.at, earliest(f.host.asks...), f.shown.at, f.reports.at, f.host.narrow.until)
+	next := earliest(
+		now.Add(time.Hour),
+		f.nbrs.deadline(),
+		f.rec.deadline(now),
+		f.host.custody.at,
+		f.host.assignment.retry.at,
+		earliest(f.host.asks...),
+		f.host.narrow.until,
+		f.shown.at,
+		f.reports.at,
+	)
 	t.Reset(next.Sub(now))
 	return !next.After(now)
 }

@@ -18,8 +18,8 @@ import (
 const (
 	// maxLines bounds the file, in entries: then it is written again with those of the ring.
 	maxLines = 2 * Size
-	// maxKept and maxLine bound what is read of the file and of an entry, in bytes. An entry has some hundred; the longest
-	// text (maxText) takes six times its length if each byte is escaped.
+	// maxKept and maxLine bound what is read of the file and of an entry, in bytes. An entry has some hundred;
+	// the longest text (maxText) takes six times its length if each byte is escaped.
 	maxKept = 16 << 20
 	maxLine = 64 << 10
 )

@@ -44,10 +44,13 @@ const (
 )
 
 var (
-	byBytes    = counter("interface_tap_frames_by_bytes", "Frames that the eBPF filter passed, by their length in bytes.", "interface", "range")
-	bySegments = counter("interface_tap_frames_by_segments", "Frames that the eBPF filter passed, by the number of segments that each is cut into.", "interface", "range")
-	waits      = prometheus.NewDesc(namespace+"_interface_tap_wait_seconds",
-		"Wake-up latency: from the transmission of a frame for which the daemon waited until the daemon had it; with one lane only.", []string{"interface"}, nil)
+	byBytes = counter("interface_tap_frames_by_bytes",
+		"Frames that the eBPF filter passed, by their length in bytes.", "interface", "range")
+	bySegments = counter("interface_tap_frames_by_segments",
+		"Frames that the eBPF filter passed, by the number of segments that each is cut into.", "interface", "range")
+	waits = prometheus.NewDesc(namespace+"_interface_tap_wait_seconds",
+		"Wake-up latency: from the transmission of a frame for which the daemon waited until the daemon had it; "+
+			"with one lane only.", []string{"interface"}, nil)
 )
 
 // addCounters adds the counters of an interface or a device. The kernel's drops are metrics of

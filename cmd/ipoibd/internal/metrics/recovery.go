@@ -20,17 +20,20 @@ type recoveryMetrics struct {
 
 func newRecoveryMetrics(scope string) recoveryMetrics {
 	return recoveryMetrics{
-		active:    gauge(scope+"_recovery_active", "Whether a recovery, or a suspension, is under way.", scope),
-		outage:    gauge(scope+"_recovery_outage_seconds", "How long service has been missing in the current recovery or suspension; 0 without one.", scope),
+		active: gauge(scope+"_recovery_active", "Whether a recovery, or a suspension, is under way.", scope),
+		outage: gauge(scope+"_recovery_outage_seconds",
+			"How long service has been missing in the current recovery or suspension; 0 without one.", scope),
 		recovered: counter(scope+"_recoveries", "Recoveries that succeeded; a suspension does not count.", scope),
 		outages:   counter(scope+"_outage_seconds", "Time without service in all recoveries that have ended.", scope),
 		rungs:     counter(scope+"_recovery_rungs", "Times a rung of recovery was entered.", scope, "rung"),
-		reasons:   counter(scope+"_recovery_reasons", "Times a rung of recovery was entered, or skipped, for a reason.", scope, "reason"),
-		foundRTS:  counter(scope+"_recovery_found_in_rts", "Suspected queue pairs that were found in RTS.", scope),
-		absorbed:  counter(scope+"_recovery_absorbed", "Faults that needed no further step.", scope),
-		stale:     counter(scope+"_recovery_stale", "Events of an earlier generation or operation.", scope),
+		reasons: counter(scope+"_recovery_reasons",
+			"Times a rung of recovery was entered, or skipped, for a reason.", scope, "reason"),
+		foundRTS: counter(scope+"_recovery_found_in_rts", "Suspected queue pairs that were found in RTS.", scope),
+		absorbed: counter(scope+"_recovery_absorbed", "Faults that needed no further step.", scope),
+		stale:    counter(scope+"_recovery_stale", "Events of an earlier generation or operation.", scope),
 		repair: prometheus.NewDesc(namespace+"_"+scope+"_recovery_duration_seconds",
-			"Duration of recoveries that succeeded, from detection, by the highest rung.", []string{scope, "rung"}, nil),
+			"Duration of recoveries that succeeded, from detection, by the highest rung.",
+			[]string{scope, "rung"}, nil),
 	}
 }
 

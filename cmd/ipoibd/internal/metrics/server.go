@@ -56,7 +56,8 @@ func Import(r *capsule.Reader, status func() report.Status) (*Server, error) {
 		return nil, fmt.Errorf("take over the listener of metrics: %w", err)
 	}
 	if l.Addr().Network() != "tcp" {
-		return nil, errors.Join(fmt.Errorf("take over the listener of metrics: it is a %s socket", l.Addr().Network()), l.Close())
+		err := fmt.Errorf("take over the listener of metrics: it is a %s socket", l.Addr().Network())
+		return nil, errors.Join(err, l.Close())
 	}
 	return newServer(l, status)
 }
@@ -79,10 +80,15 @@ func newServer(l net.Listener, status func() report.Status) (*Server, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
-		gate: gate, listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx}, cancel: cancel,
+		gate:     gate,
+		listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx},
+		cancel:   cancel,
 		http: &http.Server{
-			Handler: handlerAt(l.Addr(), status), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
-			ConnState: bound.Track,
+			Handler:        handlerAt(l.Addr(), status),
+			ReadTimeout:    readTimeout,
+			WriteTimeout:   writeTimeout,
+			MaxHeaderBytes: maxHeader,
+			ConnState:      bound.Track,
 		},
 	}
 	s.http.SetKeepAlivesEnabled(false)
@@ -99,7 +105,8 @@ func handlerAt(addr net.Addr, status func() report.Status) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !localHost(r.Host) {
-			http.Error(w, "on a loopback address, only requests for localhost or an IP address are answered", http.StatusForbidden)
+			http.Error(w, "on a loopback address, only requests for localhost or an IP address are answered",
+				http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)

@@ -123,13 +123,18 @@ func (l *logind) ask() error {
 		return err
 	}
 	var all map[string]dbus.Variant
-	call := l.conn.Object(l.owner, loginPath).Call("org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, manager)
+	call := l.conn.Object(l.owner, loginPath).
+		Call("org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, manager)
 	if err := call.Store(&all); err != nil {
 		return err
 	}
 	var us uint64
 	var sleep, shutdown bool
-	for name, into := range map[string]any{"InhibitDelayMaxUSec": &us, "PreparingForSleep": &sleep, "PreparingForShutdown": &shutdown} {
+	for name, into := range map[string]any{
+		"InhibitDelayMaxUSec":  &us,
+		"PreparingForSleep":    &sleep,
+		"PreparingForShutdown": &shutdown,
+	} {
 		if err := all[name].Store(into); err != nil {
 			return fmt.Errorf("property %s: %w", name, err)
 		}
@@ -150,7 +155,10 @@ func (l *logind) read(s *dbus.Signal) event {
 	if s.Sender == busName && s.Name == busName+"."+nameOwnerChanged {
 		return lost{}
 	}
-	state, known := map[string]system{manager + "." + prepareForSleep: sleeping, manager + "." + prepareForShutdown: shuttingDown}[s.Name]
+	state, known := map[string]system{
+		manager + "." + prepareForSleep:    sleeping,
+		manager + "." + prepareForShutdown: shuttingDown,
+	}[s.Name]
 	var begins bool
 	if !known || s.Sender != l.owner || dbus.Store(s.Body, &begins) != nil {
 		return nil
@@ -173,7 +181,8 @@ func inhibit(ctx context.Context) (held inhibitors, err error) {
 	defer conn.Close()
 	for _, what := range inhibited {
 		var fd dbus.UnixFD
-		call := conn.Object(login, loginPath).Call(manager+".Inhibit", dbus.FlagNoAutoStart, what, inhibitWho, inhibitWhy, inhibitMode)
+		call := conn.Object(login, loginPath).
+			Call(manager+".Inhibit", dbus.FlagNoAutoStart, what, inhibitWho, inhibitWhy, inhibitMode)
 		if err := call.Store(&fd); err != nil {
 			held.Close()
 			return nil, fmt.Errorf("take an inhibitor: %w", err)

@@ -118,7 +118,8 @@ func (w *watcher) miss(ctx context.Context, err error) {
 		if errors.Is(err, fs.ErrNotExist) { // no system bus, as in most containers
 			level = slog.LevelDebug
 		}
-		w.log.Log(ctx, level, "no notice of sleep and shutdown: run 'ipoibd suspend' before the system sleeps, and 'ipoibd resume' afterwards", "reason", err)
+		w.log.Log(ctx, level, "no notice of sleep and shutdown: "+
+			"run 'ipoibd suspend' before the system sleeps, and 'ipoibd resume' afterwards", "reason", err)
 	}
 }
 
@@ -139,7 +140,8 @@ func (w *watcher) step(ctx context.Context, ev event) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down: install polkit, or run 'ipoibd suspend' before it sleeps", "err", err)
+			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down: "+
+				"install polkit, or run 'ipoibd suspend' before it sleeps", "err", err)
 		}
 		w.step(ctx, denied{})
 	}
@@ -169,6 +171,7 @@ func (w *watcher) conclude(err error) {
 	w.cancel()
 	w.cancel = nil
 	if err != nil && !errors.Is(err, context.Canceled) {
-		w.log.Error("cannot suspend, resume or stop together with the system; check the devices with 'ipoibd status'", "err", err)
+		w.log.Error("cannot suspend, resume or stop together with the system; "+
+			"check the devices with 'ipoibd status'", "err", err)
 	}
 }

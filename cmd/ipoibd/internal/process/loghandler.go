@@ -129,7 +129,8 @@ func (h *LogHandler) WithGroup(name string) slog.Handler {
 func (h *LogHandler) Flush() {
 	h.limiter.mu.Lock()
 	defer h.limiter.mu.Unlock()
-	held := slices.DeleteFunc(slices.Collect(maps.Values(h.limiter.messages)), func(m *message) bool { return m.held == nil })
+	messages := slices.Collect(maps.Values(h.limiter.messages))
+	held := slices.DeleteFunc(messages, func(m *message) bool { return m.held == nil })
 	slices.SortFunc(held, func(a, b *message) int { return a.held.Time.Compare(b.held.Time) })
 	for _, m := range held {
 		m.pass()
@@ -156,7 +157,9 @@ func (l *limiter) message(now time.Time, k key) *message {
 		return m
 	}
 	if len(l.messages) >= maxMessages {
-		maps.DeleteFunc(l.messages, func(_ key, m *message) bool { return m.held == nil && m.rate.TokensAt(now) >= messageBurst })
+		maps.DeleteFunc(l.messages, func(_ key, m *message) bool {
+			return m.held == nil && m.rate.TokensAt(now) >= messageBurst
+		})
 	}
 	if len(l.messages) >= maxMessages {
 		k = key{level: k.level}

@@ -27,7 +27,8 @@ func TuneCollector() {
 }
 
 // ErrMayNotLock says what is at risk, and how to allow the lock.
-var ErrMayNotLock = errors.New("a device reset could wait forever if the kernel reads this program from a disk that is reached through the device; " +
+var ErrMayNotLock = errors.New("a device reset could wait forever if the kernel reads this program " +
+	"from a disk that is reached through the device; " +
 	"grant CAP_IPC_LOCK (containers: --cap-add IPC_LOCK) or LimitMEMLOCK=infinity (containers: --ulimit memlock=-1)")
 
 // LockMemory locks the memory of the process, present and future, and reads the files

@@ -150,7 +150,8 @@ func (f *files) watch() {
 		}
 	}
 	if err == nil { // a removal changes the number of links
-		_, err = unix.InotifyAddWatch(int(f.changes.Fd()), filepath.Join(f.conf.Dir, f.intent.Name()), unix.IN_MODIFY|unix.IN_ATTRIB)
+		intent := filepath.Join(f.conf.Dir, f.intent.Name())
+		_, err = unix.InotifyAddWatch(int(f.changes.Fd()), intent, unix.IN_MODIFY|unix.IN_ATTRIB)
 	}
 	if err != nil {
 		f.conf.Log.Warn("cannot watch for resets by other processes; polling once a second", "err", err)
@@ -331,8 +332,8 @@ func (f *files) lockers(file *os.File) (pids []int) {
 		return nil
 	}
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for lines := bufio.NewScanner(io.NewSectionReader(f.procLocks, 0, maxLocks)); lines.Scan(); { // 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
-		fields := strings.Fields(lines.Text())
+	for lines := bufio.NewScanner(io.NewSectionReader(f.procLocks, 0, maxLocks)); lines.Scan(); {
+		fields := strings.Fields(lines.Text()) // such as 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
 		if len(fields) < 8 || fields[1] != "FLOCK" || fields[5] != inode {
 			continue
 		}

@@ -181,7 +181,10 @@ const completeEvery = 10 * time.Millisecond
 // record is no longer one of such a reset, but not longer than timeout, nor after the end of
 // ctx. While it waits it holds no lock, so that a process that holds the device can complete
 // the reset itself.
-func Complete(ctx context.Context, dir string, timeout time.Duration, configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger) error {
+func Complete(
+	ctx context.Context, dir string, timeout time.Duration,
+	configured func(reset.Device) bool, bringBack func(reset.Device) error, log *slog.Logger,
+) error {
 	f, d := cutShort(dir, configured, log)
 	if f == nil {
 		return nil

@@ -158,7 +158,10 @@ func (n *Neighbour) fail() {
 	if n.rnd.IntN(2) == 0 {
 		n.die()
 	} else {
-		n.next = append(n.next, deed{time.Now().Add(hangs), reset.Event{Kind: reset.Done, Outcome: reset.OutcomeTimeout}})
+		n.next = append(n.next, deed{
+			time.Now().Add(hangs),
+			reset.Event{Kind: reset.Done, Outcome: reset.OutcomeTimeout},
+		})
 	}
 }
 

@@ -29,42 +29,53 @@ const (
 )
 
 // namespaces are the flags of clone(2) that make namespaces.
-const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
-	unix.CLONE_NEWPID | unix.CLONE_NEWNET
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // denied are the system calls that fail with EPERM.
 var denied = slices.Concat(deniedHere, []uint32{
 	// other programs and processes
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
-	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
-	unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_TKILL, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
-	unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR, unix.SYS_SETPRIORITY,
-	unix.SYS_IOPRIO_SET, unix.SYS_SETPGID,
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE,
+	unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_TKILL,
+	unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
+	unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SETPGID,
 	// memory, semaphores and queues that processes share by a name
-	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
-	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL,
+	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
+	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
+	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 	// namespaces and mounts
 	unix.SYS_UNSHARE,
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR, unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
-	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR,
+	unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
+	unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
 	// the kernel
-	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
+	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
+	unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
 	// parts of it that are large and often attacked
-	unix.SYS_USERFAULTFD, unix.SYS_PERF_EVENT_OPEN, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+	unix.SYS_USERFAULTFD, unix.SYS_PERF_EVENT_OPEN,
+	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
 	unix.SYS_BPF, // the programs were loaded before, and their maps are memory
 	// files without a path
 	unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
 	// the machine
-	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
-	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
+	unix.SYS_SYSLOG, unix.SYS_VHANGUP,
+	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME,
+	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
 	// owners, modes and attributes of files, which Landlock does not restrict
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT,
-	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
+	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR,
+	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
 	unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR, unix.SYS_UTIMENSAT,
 	// another identity
-	unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETREUID, unix.SYS_SETREGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID, unix.SYS_SETFSUID,
-	unix.SYS_SETFSGID, unix.SYS_SETGROUPS, unix.SYS_PERSONALITY,
+	unix.SYS_SETUID, unix.SYS_SETREUID, unix.SYS_SETRESUID, unix.SYS_SETFSUID,
+	unix.SYS_SETGID, unix.SYS_SETREGID, unix.SYS_SETRESGID, unix.SYS_SETFSGID,
+	unix.SYS_SETGROUPS, unix.SYS_PERSONALITY,
 })
 
 // rule refuses a call for some values of an argument, with EPERM. It reads only the lower half, which is
@@ -88,15 +99,21 @@ func rules(pid uint32) []rule {
 			setOwner, unix.SIOCSPGRP, // signals to other processes
 		}},
 		// Signals to other processes, and delays for those that open a file.
-		{nr: unix.SYS_FCNTL, arg: 1, never: []uint32{unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG, unix.F_SETLEASE, unix.F_NOTIFY}},
+		{nr: unix.SYS_FCNTL, arg: 1, never: []uint32{
+			unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
+			unix.F_SETLEASE, unix.F_NOTIFY,
+		}},
 		{nr: unix.SYS_PRLIMIT64, arg: 0, only: []uint32{0, pid}},
-		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET}},
-		{
-			nr: unix.SYS_SOCKET, given: unix.AF_NETLINK,
-			arg: 2, only: []uint32{unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_RDMA},
-		},
+		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{
+			unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET,
+		}},
+		{nr: unix.SYS_SOCKET, given: unix.AF_NETLINK, arg: 2, only: []uint32{
+			unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_RDMA,
+		}},
 	}
-	for _, signal := range []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO} {
+	for _, signal := range []uint32{
+		unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO,
+	} {
 		out = append(out, rule{nr: signal, arg: 0, only: []uint32{pid}})
 	}
 	return out
@@ -119,7 +136,8 @@ func (r rule) program() []bpf.Instruction {
 		body = append(body, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: v, SkipTrue: 1}, refuse)
 	}
 	if r.given != 0 {
-		body = append([]bpf.Instruction{load(0), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: r.given, SkipTrue: uint8(len(body))}}, body...)
+		other := bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: r.given, SkipTrue: uint8(len(body))}
+		body = append([]bpf.Instruction{load(0), other}, body...)
 	}
 	body = append(body, bpf.LoadAbsolute{Off: offsetNr, Size: 4})
 	return append([]bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: r.nr, SkipTrue: uint8(len(body))}}, body...)
@@ -172,8 +190,8 @@ func (p Policy) restrictCalls() error {
 // install installs a filter for all threads.
 func install(raw []bpf.RawInstruction) error {
 	prog := unix.SockFprog{Len: uint16(len(raw)), Filter: (*unix.SockFilter)(unsafe.Pointer(&raw[0]))}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC|unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH,
-		uintptr(unsafe.Pointer(&prog)))
+	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
 	}

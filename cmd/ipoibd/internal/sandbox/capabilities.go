@@ -30,6 +30,7 @@ func drop(keep []capability.Cap) (missing string, err error) {
 			kept = append(kept, c)
 		}
 	}
+	superfluous := func(c capability.Cap) bool { return !slices.Contains(keep, c) }
 	if caps.Get(capability.EFFECTIVE, capability.CAP_SETPCAP) {
 		bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
 		if err == nil {
@@ -38,7 +39,7 @@ func drop(keep []capability.Cap) (missing string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("set securebits: %w", err)
 		}
-	} else if slices.ContainsFunc(held(caps, capability.BOUNDING), func(c capability.Cap) bool { return !slices.Contains(keep, c) }) {
+	} else if slices.ContainsFunc(held(caps, capability.BOUNDING), superfluous) {
 		missing = "the bounding set of capabilities stays as it is, because CAP_SETPCAP is missing"
 	}
 	const all = capability.CAPS | capability.BOUNDS | capability.AMBS

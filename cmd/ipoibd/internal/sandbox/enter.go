@@ -81,7 +81,8 @@ func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 	s := Sandbox{Policy: p}
 	// Of the descriptors that it was started with, the daemon needs only the standard ones.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		s.Missing = append(s.Missing, fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
+		s.Missing = append(s.Missing,
+			fmt.Sprintf("descriptors that the daemon was started with stay open (close_range: %v)", err))
 	}
 	s.Carried = prepare()
 	if slices.Contains(p.Read, netnsDir) { // runtimes create it with the first namespace

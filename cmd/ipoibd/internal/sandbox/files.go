@@ -18,8 +18,10 @@ import (
 const (
 	readFile = syscall.AccessFSReadFile
 	readDir  = readFile | syscall.AccessFSReadDir
-	writeDir = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSRemoveFile | syscall.AccessFSRemoveDir |
-		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock | syscall.AccessFSResolveUnix
+	writeDir = readDir | syscall.AccessFSWriteFile | syscall.AccessFSTruncate |
+		syscall.AccessFSRemoveFile | syscall.AccessFSRemoveDir |
+		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock |
+		syscall.AccessFSResolveUnix
 	devices = readDir | syscall.AccessFSWriteFile | syscall.AccessFSIoctlDev
 	program = readFile | syscall.AccessFSExecute
 	// attribute is a file of sysfs, or a directory of them.
@@ -54,7 +56,14 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	for _, list := range []struct {
 		paths  []string
 		rights landlock.AccessFSSet
-	}{{p.Read, readDir}, {p.Devices, devices}, {attributes, attribute}, {[]string{"/sys"}, syscall.AccessFSReadDir}, {loaded(), program}, {sockets(), syscall.AccessFSResolveUnix}} {
+	}{
+		{p.Read, readDir},
+		{p.Devices, devices},
+		{attributes, attribute},
+		{[]string{"/sys"}, syscall.AccessFSReadDir},
+		{loaded(), program},
+		{sockets(), syscall.AccessFSResolveUnix},
+	} {
 		for _, path := range list.paths {
 			rules = append(rules, allow(path, list.rights)...)
 		}
@@ -86,7 +95,8 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 		missing = append(missing, abstract+"the kernel is older than Linux 6.12")
 	}
 	if root := os.Geteuid() == 0; root && abi < abiUnixSockets {
-		missing = append(missing, "connections to UNIX sockets of root are not restricted, because the daemon runs as root and the kernel's Landlock is older than ABI 9")
+		missing = append(missing, "connections to UNIX sockets of root are not restricted, "+
+			"because the daemon runs as root and the kernel's Landlock is older than ABI 9")
 	}
 	return abi, missing
 }
@@ -106,7 +116,10 @@ func signalsItself() bool {
 func sockets() []string {
 	bus, _ := strings.CutPrefix(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), "unix:path=")
 	bus, _, _ = strings.Cut(bus, ",")
-	paths := []string{cmp.Or(bus, "/run/dbus/system_bus_socket"), "/run/nscd", "/run/systemd/resolve", "/run/systemd/notify"}
+	paths := []string{
+		cmp.Or(bus, "/run/dbus/system_bus_socket"),
+		"/run/nscd", "/run/systemd/resolve", "/run/systemd/notify",
+	}
 	if notify := os.Getenv("NOTIFY_SOCKET"); filepath.IsAbs(notify) {
 		paths = append(paths, notify)
 	}
@@ -122,10 +135,13 @@ func allow(path string, rights landlock.AccessFSSet) (rules []landlock.Rule) {
 	}
 	if !info.IsDir() {
 		real, err := filepath.EvalSymlinks(path)
-		if dir := filepath.Dir(real); err == nil && real != path && rights == readDir && (own(dir) || slices.Contains(resolver, path) && !shared(dir)) {
+		dir := filepath.Dir(real)
+		trusted := own(dir) || slices.Contains(resolver, path) && !shared(dir)
+		if err == nil && real != path && rights == readDir && trusted {
 			rules = append(rules, landlock.PathAccess(rights, dir).IgnoreIfMissing())
 		}
-		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSResolveUnix // what a file can have
+		// What a file can have.
+		rights &= program | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSResolveUnix
 	}
 	return append(rules, landlock.PathAccess(rights, path).IgnoreIfMissing())
 }
@@ -180,5 +196,6 @@ func (p *Policy) keepDevices() (missing []string) {
 	}
 	p.Devices = slices.Clone(p.Devices)
 	p.Devices[at] = filepath.Dir(verbsDir)
-	return []string{fmt.Sprintf("the daemon can open all devices that its user may open, because %s may be replaced in a reset (%v); load the module rdma_ucm before the start", verbsDir, err)}
+	return []string{fmt.Sprintf("the daemon can open all devices that its user may open, "+
+		"because %s may be replaced in a reset (%v); load the module rdma_ucm before the start", verbsDir, err)}
 }

@@ -31,9 +31,13 @@ type Policy struct {
 // 0.1 ms of the start, and of the kernel's memory a page and 320 bytes for each CPU. Interfaces beyond
 // these numbers work without one.
 const (
-	spareFilters = 16   // for interfaces that reloads add
-	lentFilters  = 256  // for interfaces that are added at run time: a node has at most 110 pods by Kubernetes' default, and rarely more than 250
-	maxFilters   = 1024 // a process is often limited to a few thousand descriptors
+	// For interfaces that reloads add.
+	spareFilters = 16
+	// For interfaces that are added at run time: a node has at most 110 pods by Kubernetes' default, and rarely
+	// more than 250.
+	lentFilters = 256
+	// A process is often limited to a few thousand descriptors.
+	maxFilters = 1024
 )
 
 // Directories that the daemon uses, whatever its configuration.
@@ -55,7 +59,8 @@ var resolver = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", 
 // GUID is made.
 var alwaysRead = []string{
 	"/proc",
-	"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/btf", "/sys/kernel/mm", "/sys/module",
+	"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module",
+	"/sys/fs/cgroup", "/sys/kernel/btf", "/sys/kernel/mm",
 	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
 	"/usr/share/zoneinfo", "/etc/localtime", "/etc/machine-id",
 }
@@ -177,7 +182,10 @@ func shared(dir string) bool {
 }
 
 // otherPrograms have directories in /run and /var and trust what they find there.
-var otherPrograms = []string{"cni", "containerd", "containers", "crio", "cron", "dbus", "docker", "kubelet", "libvirt", "podman", "systemd", "udev"}
+var otherPrograms = []string{
+	"cni", "containerd", "containers", "crio", "cron", "dbus",
+	"docker", "kubelet", "libvirt", "podman", "systemd", "udev",
+}
 
 // misleads reports whether the path of a directory to which the daemon writes leads to a real one that other
 // programs use, or out of ipoibd's own: a container to which /run/ipoibd is mounted could make links in it.
@@ -194,7 +202,8 @@ func (p Policy) narrow() error {
 	needed := append(slices.Clone(alwaysRead), verbsConfig)
 	for _, path := range p.Read {
 		info, err := os.Stat(path)
-		if err != nil || !info.IsDir() || slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) }) {
+		isNeeded := slices.ContainsFunc(needed, func(dir string) bool { return within(path, dir) })
+		if err != nil || !info.IsDir() || isNeeded {
 			continue
 		}
 		if real := resolved(path); shared(real) {
@@ -213,7 +222,9 @@ func resolved(path string) string {
 }
 
 func tooWide(real string) error {
-	return fmt.Errorf("the daemon would get access to all of %s through a path in the configuration (control, coordinator or netns); choose a path in a directory of its own, such as %s", real, filepath.Join(runDir, "NAME"))
+	return fmt.Errorf("the daemon would get access to all of %s through a path in the configuration "+
+		"(control, coordinator or netns); choose a path in a directory of its own, such as %s",
+		real, filepath.Join(runDir, "NAME"))
 }
 
 // Check returns an error if a process in the sandbox of one policy cannot do what another one
@@ -247,7 +258,8 @@ func Check(entered, next Policy) error {
 	if len(lacks) == 0 {
 		return nil
 	}
-	return fmt.Errorf("this needs privileges that the daemon dropped at its start (%s); restart the daemon", strings.Join(lacks, ", "))
+	return fmt.Errorf("this needs privileges that the daemon dropped at its start (%s); restart the daemon",
+		strings.Join(lacks, ", "))
 }
 
 // within reports whether a path is a directory, or below it. Both are absolute.

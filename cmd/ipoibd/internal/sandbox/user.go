@@ -30,8 +30,9 @@ func CanLeaveRoot() bool {
 	if err == nil {
 		err = caps.Load()
 	}
-	return err == nil && !slices.ContainsFunc([]capability.Cap{capability.CAP_SETUID, capability.CAP_SETGID, capability.CAP_CHOWN},
-		func(c capability.Cap) bool { return !caps.Get(capability.EFFECTIVE, c) })
+	needed := []capability.Cap{capability.CAP_SETUID, capability.CAP_SETGID, capability.CAP_CHOWN}
+	lacks := func(c capability.Cap) bool { return !caps.Get(capability.EFFECTIVE, c) }
+	return err == nil && !slices.ContainsFunc(needed, lacks)
 }
 
 // LookupUser returns the user with a name. Errors: [osuser.UnknownUserError] among others.
@@ -62,8 +63,8 @@ func LookupUser(name string) (*User, error) {
 }
 
 // SocketUser returns the owner of a control socket. It returns an error if another user could have created the socket,
-// and so chosen the user that the daemon runs as: the directory of the socket must be root's or that user's, those above it root's,
-// and others may not replace anything in them.
+// and so chosen the user that the daemon runs as: the directory of the socket must be root's or that user's,
+// those above it root's, and others may not replace anything in them.
 func SocketUser(socket string) (uid int, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(socket)) // a link above it may be systemd's, of DynamicUser=
 	if err != nil {

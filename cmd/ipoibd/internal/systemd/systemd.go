@@ -47,7 +47,8 @@ func Run(ctx context.Context, s Service) {
 	if err != nil {
 		s.Log.Warn("systemd: the watchdog is off, because WATCHDOG_USEC or WATCHDOG_PID is not valid", "err", err)
 	}
-	r := reporter{Service: s, watchdog: watchdog, send: func(state string) (bool, error) { return daemon.SdNotify(false, state) }}
+	send := func(state string) (bool, error) { return daemon.SdNotify(false, state) }
+	r := reporter{Service: s, watchdog: watchdog, send: send}
 	r.run(ctx)
 }
 
@@ -152,7 +153,9 @@ func (r *reporter) answers(ctx context.Context, limit time.Duration, questions .
 	for _, ask := range questions {
 		if err := ask(within); err != nil {
 			if ctx.Err() == nil { // else it is stopping
-				r.Log.Error("systemd: a part of the daemon does not answer; if that continues, systemd restarts the service", "err", fmt.Errorf("no answer within %s: %w", limit, err))
+				r.Log.Error("systemd: a part of the daemon does not answer; "+
+					"if that continues, systemd restarts the service",
+					"err", fmt.Errorf("no answer within %s: %w", limit, err))
 			}
 			return false
 		}

@@ -48,7 +48,7 @@
 // `make generate` compiles the C files with clang, for little-endian machines (the daemon builds for
 // amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are
 // committed, so building the daemon does not require clang; a test checks that they are up to date.
-// The programs use only structures of the kernel's user-space API, so they do not need the type information (BTF) of the running
-// kernel. They load on Linux 5.8 and later; tests run them on the host's kernel, and in guests
-// with Linux 6.1 and 6.12.
+// The programs use only structures of the kernel's user-space API, so they do not need the type
+// information (BTF) of the running kernel. They load on Linux 5.8 and later; tests run them on the
+// host's kernel, and in guests with Linux 6.1 and 6.12.
 package bpf

@@ -107,7 +107,11 @@ func (f *Filter) FD() int { return f.of.filters[f.slot] }
 
 // Counts returns the counts. Any goroutine may call it until Close.
 func (f *Filter) Counts() FilterCounts {
-	c := FilterCounts{Segments: make(Histogram, segmentBuckets), Bytes: make(Histogram, byteBuckets), Waits: make(Histogram, waitBuckets)}
+	c := FilterCounts{
+		Segments: make(Histogram, segmentBuckets),
+		Bytes:    make(Histogram, byteBuckets),
+		Waits:    make(Histogram, waitBuckets),
+	}
 	cpus := f.counted()
 	for i := range cpus {
 		cpu := &cpus[i]

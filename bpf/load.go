@@ -11,9 +11,10 @@ import (
 // Sentinel errors of this package. They are wrapped with the kernel's error.
 var (
 	// ErrNotPermitted means that the process may not load or attach a program. That requires
-	// CAP_BPF, CAP_PERFMON (for the verifier) and CAP_NET_ADMIN in the initial user namespace, and a seccomp filter that
-	// permits bpf(2).
-	ErrNotPermitted = errors.New("not permitted to use eBPF: run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")
+	// CAP_BPF, CAP_PERFMON (for the verifier) and CAP_NET_ADMIN in the initial user namespace,
+	// and a seccomp filter that permits bpf(2).
+	ErrNotPermitted = errors.New("not permitted to use eBPF: " +
+		"run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")
 	// ErrNotSupported means that the kernel lacks a feature that a program needs.
 	ErrNotSupported = errors.New("the kernel does not support this eBPF program")
 )

@@ -23,9 +23,11 @@ const steerings = 4
 // Errors of [Programs].
 var (
 	// ErrNotLoaded is the error of nil Programs.
-	ErrNotLoaded = errors.New("the daemon loads eBPF programs only at its start, and its configuration used none then; restart the daemon")
+	ErrNotLoaded = errors.New("the daemon loads eBPF programs only at its start, " +
+		"and its configuration used none then; restart the daemon")
 	// ErrNoFilter means that all filters are in use.
-	ErrNoFilter = errors.New("all eBPF filters that the daemon loaded at its start are in use; restart the daemon to load more")
+	ErrNoFilter = errors.New("all eBPF filters that the daemon loaded at its start are in use; " +
+		"restart the daemon to load more")
 )
 
 // Programs are loaded programs for any number of TAPs. Steering programs have no state, so all TAPs
@@ -135,8 +137,9 @@ func loadMaps(filters int) (fds []int, err error) {
 	return fds, nil
 }
 
-// loadEntry loads the filter of a slot, and appends its descriptor. If the tail call fails, it passes the whole frame: the kernel
-// empties the map when this process exits, and the TAP keeps the program until another replaces it.
+// loadEntry loads the filter of a slot, and appends its descriptor. If the tail call fails, it passes the whole
+// frame: the kernel empties the map when this process exits, and the TAP keeps the program until another
+// replaces it.
 func loadEntry(fds []int, slot int) ([]int, error) {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "filter_entry", Type: ebpf.SocketFilter, License: "GPL",

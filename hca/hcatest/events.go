@@ -12,7 +12,9 @@ var eventChecks = []check{
 	{name: "event/close_ends", run: eventClose},
 	{name: "event/link", run: eventLink, needs: func(_ Features, h Host) bool { return h.SetLink != nil }},
 	{name: "event/gid", run: eventGID, needs: func(_ Features, h Host) bool { return h.AddGID != nil }},
-	{name: "event/device_gone", run: eventDeviceGone, needs: func(_ Features, h Host) bool { return h.RemoveDev != nil }},
+	{name: "event/device_gone", run: eventDeviceGone, needs: func(_ Features, h Host) bool {
+		return h.RemoveDev != nil
+	}},
 }
 
 // wantEvent waits for an event and ignores others.

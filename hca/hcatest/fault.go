@@ -9,10 +9,16 @@ import (
 var errorChecks = []check{
 	{name: "error/send_protection", run: errorSendProtection, needs: protects},
 	{name: "error/send_error_state", run: errorSendState},
-	{name: "error/sqe_repaired", run: errorSQERepaired, needs: func(f Features, _ Host) bool { return f.SendErrorIsSQE }},
-	{name: "error/send_too_long", run: errorSendTooLong, needs: func(f Features, _ Host) bool { return f.LongSendIsErr }},
+	{name: "error/sqe_repaired", run: errorSQERepaired, needs: func(f Features, _ Host) bool {
+		return f.SendErrorIsSQE
+	}},
+	{name: "error/send_too_long", run: errorSendTooLong, needs: func(f Features, _ Host) bool {
+		return f.LongSendIsErr
+	}},
 	{name: "error/receive_protection", run: errorRecvProtection, needs: protects},
-	{name: "error/receive_too_short", run: errorRecvTooShort, needs: func(f Features, _ Host) bool { return f.ShortRecvIsErr }},
+	{name: "error/receive_too_short", run: errorRecvTooShort, needs: func(f Features, _ Host) bool {
+		return f.ShortRecvIsErr
+	}},
 }
 
 func protects(f Features, _ Host) bool { return f.ChecksProtection }

@@ -17,7 +17,9 @@ var lroChecks = []check{
 	{name: "lro/small_receives", run: lroSmallReceives, needs: hasLRO},
 	{name: "lro/scatters", run: lroScatters, needs: hasLRO},
 	{name: "lro/to_itself", run: lroToItself, needs: hasLRO},
-	{name: "lro/group", run: lroGroup, needs: func(f Features, h Host) bool { return hasLRO(f, h) && f.MGID != (hca.GID{}) && f.OwnGroupLoops }},
+	{name: "lro/group", run: lroGroup, needs: func(f Features, h Host) bool {
+		return hasLRO(f, h) && hasGroup(f, h) && f.OwnGroupLoops
+	}},
 	{name: "lro/flushed", run: lroFlushed, needs: hasLRO},
 	{name: "lro/reset", run: lroReset, needs: hasLRO},
 }
@@ -88,7 +90,8 @@ func (e *end) wantRuns(what string, want []arrival) (runs []int) {
 		expected := want[0].msg
 		if wc.LRO.Segments != 0 {
 			different := func(a arrival) bool { return a.p == nil || a.run != want[0].run }
-			if n < 2 || slices.ContainsFunc(want[:n], different) || wc.Flags&hca.WCFlagIPCsumOK == 0 || wc.LRO.MSS != len(want[0].p.payload) {
+			if n < 2 || slices.ContainsFunc(want[:n], different) ||
+				wc.Flags&hca.WCFlagIPCsumOK == 0 || wc.LRO.MSS != len(want[0].p.payload) {
 				e.Fatalf("%s: completion %+v after %v", what, wc, runs)
 			}
 			expected = whole(want[:n])
@@ -125,7 +128,9 @@ func lroJoins(b *bench) {
 	joined := false
 	for _, p := range b.kinds() {
 		p.flags &= tcpACK | tcpPSH
-		for _, c := range []struct{ payload, mss int }{{2, 1}, {15, 1}, {150, 10}, {1400, 100}, {2700, 901}, {8000, 900}} {
+		for _, c := range []struct{ payload, mss int }{
+			{2, 1}, {15, 1}, {150, 10}, {1400, 100}, {2700, 901}, {8000, 900},
+		} {
 			x, y := b.lroPair()
 			p.payload = pattern(c.payload)
 			y.postRecv(depth)
@@ -163,10 +168,22 @@ func lroJoinsNoOthers(b *bench) {
 		what string
 		msgs []arrival
 	}{
-		{"PSH ends a run", slices.Concat((packet{flags: tcpACK | tcpPSH, payload: pattern(200)}).train(0, 100), (packet{flags: tcpACK, id: 2, seq: 200, payload: pattern(200)}).train(1, 100))},
-		{"PSH of the first", slices.Concat((packet{flags: tcpACK | tcpPSH, payload: pattern(100)}).train(0, 100), (packet{flags: tcpACK, id: 1, seq: 100, payload: pattern(200)}).train(1, 100))},
-		{"a shorter segment ends a run", slices.Concat((packet{flags: tcpACK, payload: pattern(150)}).train(0, 100), (packet{flags: tcpACK, id: 2, seq: 150, payload: pattern(100)}).train(1, 100))},
-		{"a longer segment", []arrival{{first.message(), &first, 0}, {msg: (&packet{flags: tcpACK, id: 6, seq: 1100, payload: pattern(101)}).message()}}},
+		{"PSH ends a run", slices.Concat(
+			(packet{flags: tcpACK | tcpPSH, payload: pattern(200)}).train(0, 100),
+			(packet{flags: tcpACK, id: 2, seq: 200, payload: pattern(200)}).train(1, 100),
+		)},
+		{"PSH of the first", slices.Concat(
+			(packet{flags: tcpACK | tcpPSH, payload: pattern(100)}).train(0, 100),
+			(packet{flags: tcpACK, id: 1, seq: 100, payload: pattern(200)}).train(1, 100),
+		)},
+		{"a shorter segment ends a run", slices.Concat(
+			(packet{flags: tcpACK, payload: pattern(150)}).train(0, 100),
+			(packet{flags: tcpACK, id: 2, seq: 150, payload: pattern(100)}).train(1, 100),
+		)},
+		{"a longer segment", []arrival{
+			{first.message(), &first, 0},
+			{msg: (&packet{flags: tcpACK, id: 6, seq: 1100, payload: pattern(101)}).message()},
+		}},
 		{"a gap", change(base, func(p *packet) { p.seq++ })},
 		{"the identification", change(base, func(p *packet) { p.id += 3 })},
 		{"the hop limit", change(base, func(p *packet) { p.hops++ })},
@@ -179,7 +196,11 @@ func lroJoinsNoOthers(b *bench) {
 		{"wrong checksums", damaged(base)},
 		{"wrong checksums of UDP", damaged(udp)},
 		{"wrong checksums of IPv6", damaged(packet{v6: true, flags: tcpACK, payload: pattern(300)})},
-		{"a message without IP between", slices.Concat([]arrival{{first.message(), &first, 0}}, alone([]byte("not IP"), nil, []byte{8}), []arrival{{first.message(), &first, 1}})},
+		{"a message without IP between", slices.Concat(
+			[]arrival{{first.message(), &first, 0}},
+			alone([]byte("not IP"), nil, []byte{8}),
+			[]arrival{{first.message(), &first, 1}},
+		)},
 		{"acknowledgements", alone((&packet{flags: tcpACK}).message(), (&packet{flags: tcpACK}).message())},
 	} {
 		x, y := b.lroPair()
@@ -226,7 +247,8 @@ func lroSenders(b *bench) {
 	z.to(hca.QPRTS)
 	w.to(hca.QPRTS)
 	other, err := x.pd.CreateAH(hca.AHSpec{
-		Port: x.host.Port, DLID: y.host.DLID, Global: true, DGID: y.gid().GID, SGIDIndex: x.host.SGIDIndex, HopLimit: 9, Traffic: 4,
+		Port: x.host.Port, DLID: y.host.DLID, Global: true, DGID: y.gid().GID, SGIDIndex: x.host.SGIDIndex,
+		HopLimit: 9, Traffic: 4,
 	})
 	must(b, err, "create AH")
 	b.closeLater(other, "AH")
@@ -278,7 +300,8 @@ func lroSmallReceives(b *bench) {
 			}
 		}
 		for i := range depth {
-			if rest := y.rx.Bytes()[i*slotSize+hca.GRHLen+room : (i+1)*slotSize]; len(bytes.TrimLeft(rest, "\xee")) > 0 {
+			rest := y.rx.Bytes()[i*slotSize+hca.GRHLen+room : (i+1)*slotSize]
+			if len(bytes.TrimLeft(rest, "\xee")) > 0 {
 				b.Errorf("receive %d of %d bytes: memory behind it has changed", i, room)
 			}
 		}
@@ -294,7 +317,10 @@ func lroScatters(b *bench) {
 	want := p.train(0, 100)
 	const piece = hca.GRHLen + 60
 	for i := range depth {
-		wr := hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{y.rx.SGE(i*slotSize, piece), y.rx.SGE(i*slotSize+piece, slotSize-piece)}}
+		wr := hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{
+			y.rx.SGE(i*slotSize, piece),
+			y.rx.SGE(i*slotSize+piece, slotSize-piece),
+		}}
 		if n, err := y.qp.PostRecv([]hca.RecvWR{wr}); n != 1 {
 			b.Fatalf("post receive: %v", err)
 		}

@@ -4,9 +4,15 @@ import "ipoibd/hca"
 
 var multicastChecks = []check{
 	{name: "multicast/to_every_member", run: multicastMembers, needs: hasGroup},
-	{name: "multicast/own_comes_back", run: multicastOwn, needs: func(f Features, h Host) bool { return hasGroup(f, h) && f.OwnGroupLoops }},
-	{name: "multicast/own_blocked", run: multicastOwnBlocked, needs: func(f Features, h Host) bool { return hasGroup(f, h) && h.Dev.Attr().BlocksLoop }},
-	{name: "multicast/block_refused", run: multicastBlockRefused, needs: func(_ Features, h Host) bool { return !h.Dev.Attr().BlocksLoop }},
+	{name: "multicast/own_comes_back", run: multicastOwn, needs: func(f Features, h Host) bool {
+		return hasGroup(f, h) && f.OwnGroupLoops
+	}},
+	{name: "multicast/own_blocked", run: multicastOwnBlocked, needs: func(f Features, h Host) bool {
+		return hasGroup(f, h) && h.Dev.Attr().BlocksLoop
+	}},
+	{name: "multicast/block_refused", run: multicastBlockRefused, needs: func(_ Features, h Host) bool {
+		return !h.Dev.Attr().BlocksLoop
+	}},
 	{name: "multicast/detached", run: multicastDetached, needs: hasGroup},
 	{name: "multicast/refusals", run: multicastRefusals, needs: hasGroup},
 	{name: "multicast/not_a_group", run: multicastNoGroup},
@@ -149,5 +155,6 @@ func multicastRefusals(b *bench) {
 
 func multicastNoGroup(b *bench) {
 	x, y := b.pair()
-	b.wantErr(x.qp.AttachMulticast(hca.MulticastGroup{MGID: y.gid().GID, SGIDIndex: x.host.SGIDIndex}), hca.ErrInvalid, "attach to a unicast address")
+	g := hca.MulticastGroup{MGID: y.gid().GID, SGIDIndex: x.host.SGIDIndex}
+	b.wantErr(x.qp.AttachMulticast(g), hca.ErrInvalid, "attach to a unicast address")
 }

@@ -10,7 +10,9 @@ import (
 
 var offloadChecks = []check{
 	{name: "offload/limits", run: offloadLimits},
-	{name: "offload/checksum_refused", run: csumRefused, needs: func(_ Features, h Host) bool { return !h.Dev.Attr().IPCsum }},
+	{name: "offload/checksum_refused", run: csumRefused, needs: func(_ Features, h Host) bool {
+		return !h.Dev.Attr().IPCsum
+	}},
 	{name: "offload/checksum_filled_in", run: csumFilledIn, needs: hasCsum},
 	{name: "offload/checksum_of_nothing", run: csumOfNothing, needs: hasCsum},
 	{name: "offload/checksum_ok_is_true", run: csumOKIsTrue},
@@ -19,16 +21,26 @@ var offloadChecks = []check{
 	{name: "lso/longest", run: lsoLongest, needs: hasLSO},
 	{name: "lso/impossible", run: lsoImpossible, needs: hasLSO},
 	{name: "lso/gathers", run: lsoGathers, needs: hasLSO},
-	{name: "lso/copies_header", run: lsoCopiesHeader, needs: func(f Features, h Host) bool { return hasLSO(f, h) && h.Stall != nil }},
+	{name: "lso/copies_header", run: lsoCopiesHeader, needs: func(f Features, h Host) bool {
+		return hasLSO(f, h) && h.Stall != nil
+	}},
 	{name: "lso/among_others", run: lsoAmongOthers, needs: hasLSO},
 	{name: "lso/to_itself", run: lsoToItself, needs: hasLSO},
-	{name: "lso/group", run: lsoGroup, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.MGID != (hca.GID{}) && f.OwnGroupLoops }},
+	{name: "lso/group", run: lsoGroup, needs: func(f Features, h Host) bool {
+		return hasLSO(f, h) && hasGroup(f, h) && f.OwnGroupLoops
+	}},
 	{name: "lso/queue_full", run: lsoQueueFull, needs: hasLSO},
 	{name: "lso/flushed", run: lsoFlushed, needs: hasLSO},
 	{name: "lso/reset", run: lsoReset, needs: hasLSO},
-	{name: "lso/fails_midway", run: lsoFailsMidway, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.ChecksProtection }},
-	{name: "lso/segment_too_long", run: lsoSegmentTooLong, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.LongSendIsErr }},
-	{name: "lso/protection", run: lsoProtection, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.ChecksProtection }},
+	{name: "lso/fails_midway", run: lsoFailsMidway, needs: func(f Features, h Host) bool {
+		return hasLSO(f, h) && f.ChecksProtection
+	}},
+	{name: "lso/segment_too_long", run: lsoSegmentTooLong, needs: func(f Features, h Host) bool {
+		return hasLSO(f, h) && f.LongSendIsErr
+	}},
+	{name: "lso/protection", run: lsoProtection, needs: func(f Features, h Host) bool {
+		return hasLSO(f, h) && f.ChecksProtection
+	}},
 }
 
 func hasCsum(_ Features, h Host) bool { return h.Dev.Attr().IPCsum }
@@ -133,7 +145,8 @@ func lsoLongest(b *bench) {
 	x.postSend(x.large(1, y, &p, mss))
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
 	for i, wc := range y.next(y.recv, len(want)) {
-		if wc.ID != uint64(i) || wc.Status != hca.WCSuccess || !bytes.Equal(y.rx.Bytes()[i*size+hca.GRHLen:i*size+int(wc.ByteLen)], want[i]) {
+		got := y.rx.Bytes()[i*size+hca.GRHLen : i*size+int(wc.ByteLen)]
+		if wc.ID != uint64(i) || wc.Status != hca.WCSuccess || !bytes.Equal(got, want[i]) {
 			b.Fatalf("segment %d of %d: %+v", i, len(want), wc)
 		}
 	}
@@ -148,10 +161,12 @@ func lsoImpossible(b *bench) {
 	syn.flags |= tcpSYN
 	udp.udp = true
 	for what, change := range map[string]func(*hca.SendWR){
-		"negative MSS":    func(wr *hca.SendWR) { wr.LSO.MSS = -1 },
-		"no header":       func(wr *hca.SendWR) { wr.LSO.Header = nil },
-		"short header":    func(wr *hca.SendWR) { wr.LSO.Header = wr.LSO.Header[:hca.EncapLen+39] },
-		"long header":     func(wr *hca.SendWR) { wr.LSO.Header = append(wr.LSO.Header, make([]byte, hca.MaxLSOHeader)...) },
+		"negative MSS": func(wr *hca.SendWR) { wr.LSO.MSS = -1 },
+		"no header":    func(wr *hca.SendWR) { wr.LSO.Header = nil },
+		"short header": func(wr *hca.SendWR) { wr.LSO.Header = wr.LSO.Header[:hca.EncapLen+39] },
+		"long header": func(wr *hca.SendWR) {
+			wr.LSO.Header = append(wr.LSO.Header, make([]byte, hca.MaxLSOHeader)...)
+		},
 		"not IP":          func(wr *hca.SendWR) { wr.LSO.Header[hca.EncapLen] = 0 },
 		"fragment":        func(wr *hca.SendWR) { wr.LSO.Header[hca.EncapLen+6] = 0x20 },
 		"ICMP":            func(wr *hca.SendWR) { wr.LSO.Header[hca.EncapLen+9] = 1 },
@@ -165,7 +180,8 @@ func lsoImpossible(b *bench) {
 			wr.SGList = []hca.SGE{all, all}
 		},
 	} {
-		if a := b.a.Dev.Attr(); a.USO && what == "UDP without USO" || a.MaxTSO >= 2*len(x.tx.Bytes()) && what == "above MaxTSO" {
+		a := b.a.Dev.Attr()
+		if a.USO && what == "UDP without USO" || a.MaxTSO >= 2*len(x.tx.Bytes()) && what == "above MaxTSO" {
 			continue
 		}
 		good, bad := x.wr(1, y, x.message(1, []byte(what))), x.large(2, y, &p, 100)
@@ -230,7 +246,12 @@ func lsoAmongOthers(b *bench) {
 	last.Flags = hca.SendSignaled
 	x.postSend(small, first, second, last)
 	x.wantStatus(x.next(x.send, 2), hca.WCSuccess, 3, 4)
-	y.wantNext("mixed", slices.Concat([][]byte{[]byte("small")}, p.segments(100), p.segments(60), [][]byte{[]byte("last")})...)
+	y.wantNext("mixed", slices.Concat(
+		[][]byte{[]byte("small")},
+		p.segments(100),
+		p.segments(60),
+		[][]byte{[]byte("last")},
+	)...)
 	x.wantNone(x.send)
 }
 
@@ -342,7 +363,8 @@ func csumFilledIn(b *bench) {
 			x.postSend(wr)
 			x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
 			y.wantNext(fmt.Sprintf("IPv6 %v, UDP %v, cut at %d", p.v6, p.udp, at), want)
-			if !bytes.Equal(x.tx.Bytes()[:at], sent[:at]) || !bytes.Equal(x.tx.Bytes()[slotSize:][:len(sent)-at], sent[at:]) {
+			if !bytes.Equal(x.tx.Bytes()[:at], sent[:at]) ||
+				!bytes.Equal(x.tx.Bytes()[slotSize:][:len(sent)-at], sent[at:]) {
 				b.Error("the send changed its memory")
 			}
 		}
@@ -358,7 +380,8 @@ func csumOfNothing(b *bench) {
 	icmp[hca.EncapLen+9] = 1
 	fragment := p.message()
 	fragment[hca.EncapLen+6] = 0x20
-	for _, msg := range [][]byte{{}, {1}, []byte("this message is no packet of the Internet Protocol"), icmp, fragment} {
+	text := []byte("this message is no packet of the Internet Protocol")
+	for _, msg := range [][]byte{{}, {1}, text, icmp, fragment} {
 		want := slices.Clone(msg)
 		if len(msg) > 50 {
 			ip := want[hca.EncapLen:][:20]

@@ -13,9 +13,15 @@ var queueChecks = []check{
 	{name: "queues/own_completions", run: queuesOwnCompletions, needs: manyQueues},
 	{name: "queues/flush", run: queuesFlush, needs: manyQueues},
 	{name: "queues/reset", run: queuesReset, needs: manyQueues},
-	{name: "queues/receive_error", run: queuesReceiveError, needs: func(f Features, h Host) bool { return manyQueues(f, h) && f.ShortRecvIsErr }},
-	{name: "queues/send_error", run: queuesSendError, needs: func(f Features, h Host) bool { return manyQueues(f, h) && f.ChecksProtection && f.SendErrorIsSQE }},
-	{name: "queues/multicast", run: queuesMulticast, needs: func(f Features, h Host) bool { return manyQueues(f, h) && hasGroup(f, h) }},
+	{name: "queues/receive_error", run: queuesReceiveError, needs: func(f Features, h Host) bool {
+		return manyQueues(f, h) && f.ShortRecvIsErr
+	}},
+	{name: "queues/send_error", run: queuesSendError, needs: func(f Features, h Host) bool {
+		return manyQueues(f, h) && f.ChecksProtection && f.SendErrorIsSQE
+	}},
+	{name: "queues/multicast", run: queuesMulticast, needs: func(f Features, h Host) bool {
+		return manyQueues(f, h) && hasGroup(f, h)
+	}},
 	{name: "queues/senders", run: queuesSenders, needs: manyQueues},
 	{name: "queues/busy", run: queuesBusy, needs: manyQueues},
 }

@@ -44,7 +44,8 @@ func New(t testing.TB, dev hca.Device, index int) *Station {
 	s.Made(s.Send, err, "send CQ")
 	s.Recv, err = dev.CreateCQ(hca.CQSpec{Entries: Depth})
 	s.Made(s.Recv, err, "receive CQ")
-	s.QP, err = s.pd.CreateQP(hca.QPSpec{SendWRs: Depth, RecvWRs: Depth, SendSGEs: 1, RecvSGEs: 1, SignalAll: true}, s.Send, s.Recv)
+	spec := hca.QPSpec{SendWRs: Depth, RecvWRs: Depth, SendSGEs: 1, RecvSGEs: 1, SignalAll: true}
+	s.QP, err = s.pd.CreateQP(spec, s.Send, s.Recv)
 	s.Made(s.QP, err, "QP")
 	s.up()
 	return s

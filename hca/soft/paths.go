@@ -168,7 +168,12 @@ func (p *paths) limit(now time.Time, from *port, gid netip.Addr) (l hca.PathLimi
 		if dst.Is4() != gid.Is4() || is.Carries >= full {
 			continue
 		}
-		if l.To.IsValid() && cmp.Or(cmp.Compare(is.MaxPayload, l.MaxPayload), cmp.Compare(is.MTU, l.MTU), is.To.Compare(l.To)) >= 0 {
+		order := cmp.Or(
+			cmp.Compare(is.MaxPayload, l.MaxPayload),
+			cmp.Compare(is.MTU, l.MTU),
+			is.To.Compare(l.To),
+		)
+		if l.To.IsValid() && order >= 0 {
 			continue
 		}
 		l = is

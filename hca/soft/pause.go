@@ -33,7 +33,8 @@ func (d *Device) Pause() error {
 	for _, l := range d.lanes {
 		if !l.pause(until) {
 			d.Resume()
-			return verb("pause", d.cfg.Name, fmt.Errorf("its queue pairs have not taken all messages within %s: %w", pauseLimit, hca.ErrBusy))
+			err := fmt.Errorf("its queue pairs have not taken all messages within %s: %w", pauseLimit, hca.ErrBusy)
+			return verb("pause", d.cfg.Name, err)
 		}
 	}
 	return nil

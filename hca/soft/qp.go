@@ -77,7 +77,8 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		return nil, verb("create_qp", d.cfg.Name, hca.ErrInvalid)
 	}
 	in := func(n, limit int) bool { return n >= 1 && n <= limit }
-	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
+	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) ||
+		!in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
 		return nil, verb("create_qp", d.cfg.Name, hca.ErrRange)
 	}
 	if err := p.lockUsable(); err != nil {

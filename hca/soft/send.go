@@ -147,7 +147,10 @@ func (l *lane) transmit(ts []softqp.Train) (n int, full bool) {
 	pkts := l.tx.pkts[:len(ts)]
 	for i := range ts {
 		t := &ts[i]
-		pkts[i] = transport.Packet{Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL, Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize}
+		pkts[i] = transport.Packet{
+			Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL,
+			Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize,
+		}
 	}
 	n, err := l.wire.Send(pkts)
 	var sent, bytes, lost int

@@ -25,11 +25,18 @@ func (s *strays) note(in *softqp.Inbound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count++
-	from := hca.Stray{Number: s.count, PKey: in.PKey, QKey: in.QKey, SGID: hca.GIDFromAddr(in.Path.Src), SrcQPN: in.SrcQPN}
+	from := hca.Stray{
+		Number: s.count,
+		PKey:   in.PKey,
+		QKey:   in.QKey,
+		SGID:   hca.GIDFromAddr(in.Path.Src),
+		SrcQPN: in.SrcQPN,
+	}
 	place := &s.senders[0]
 	for i := range s.senders {
 		other := &s.senders[i]
-		if other.PKey == from.PKey && other.QKey == from.QKey && other.SGID == from.SGID && other.SrcQPN == from.SrcQPN {
+		if other.PKey == from.PKey && other.QKey == from.QKey &&
+			other.SGID == from.SGID && other.SrcQPN == from.SrcQPN {
 			place = other
 			break
 		}

@@ -72,7 +72,8 @@ func (l *large) start(in *Inbound, place [][]byte, udp bool) {
 // join appends the payload of a message. It returns false if the message must go to another
 // receive.
 func (l *large) join(in *Inbound) bool {
-	if l.run.Ended || len(in.Payload) != 1 || in.toGroup() || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
+	if l.run.Ended || len(in.Payload) != 1 || in.toGroup() ||
+		in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
 		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
 		return false
 	}

@@ -22,7 +22,9 @@ const (
 )
 
 var reasonNames = [NumReason]string{
-	"passed", "rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
+	"passed",
+	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey",
+	"rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 	"tx_drop_port_down", "tx_drop_no_source", "tx_drop_send_length", "tx_drop_send_access",
 }
 

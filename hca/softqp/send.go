@@ -89,7 +89,8 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 		for i := range wr.SGList {
 			n += int(wr.SGList[i].Length)
 		}
-		if n > MaxTSO || r.plan.Cut(wr.LSO.Header, hca.EncapLen, n, wr.LSO.MSS) != nil || r.plan.Segments() > hca.MaxLSOSegments {
+		if n > MaxTSO || r.plan.Cut(wr.LSO.Header, hca.EncapLen, n, wr.LSO.MSS) != nil ||
+			r.plan.Segments() > hca.MaxLSOSegments {
 			return hca.ErrInvalid
 		}
 	}

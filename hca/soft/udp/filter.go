@@ -53,5 +53,6 @@ func admitUnicast(fd int) error {
 // setFilter attaches a classic BPF program, which replaces the last one.
 func setFilter(fd int, filter []unix.SockFilter) error {
 	prog := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog))
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog)
+	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 }

@@ -24,7 +24,14 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	}
 	lanes = append(lanes, first)
 	for i := 1; i < len(first.ports.lanes); i++ {
-		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, paths: first.paths, lane: i}
+		t := &Transport{
+			sendBuf: first.sendBuf,
+			ports:   first.ports,
+			watch:   first.watch,
+			groups:  first.groups,
+			paths:   first.paths,
+			lane:    i,
+		}
 		recv, send, err := first.rx.reserve.acquireLane(first.ports, i)
 		if err != nil {
 			for _, t := range lanes {
@@ -52,7 +59,8 @@ func (p *ports) openLanes(cfg *Config, netdev *transport.State) {
 			errs = append(errs, p.lanes[1+i].close())
 		}
 		p.lanes = p.lanes[:1]
-		p.unlaned = errors.Join(append(errs, setOptions(p.lanes[0].recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))...)
+		alone := setOptions(p.lanes[0].recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}})
+		p.unlaned = errors.Join(append(errs, alone)...)
 	}
 }
 

@@ -60,7 +60,8 @@ func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) 
 	case 1:
 		return candidates[0].Attrs().Name, nil
 	}
-	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w", names(candidates), hca.ErrNoDevice)
+	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w",
+		names(candidates), hca.ErrNoDevice)
 }
 
 // unsuitable reports whether a netdev cannot be the default underlay. A TAP cannot, because

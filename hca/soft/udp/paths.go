@@ -48,7 +48,8 @@ func openPath(family, index int) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if err := errors.Join(refuseAll(fd), setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}})); err != nil {
+	bound := []option{{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}}
+	if err := errors.Join(refuseAll(fd), setOptions(fd, bound)); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}

@@ -217,9 +217,12 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_trains", Kind: hca.CountTotal, Value: c.trains.Load()},
 		{Name: "rx_drop_too_long", Kind: hca.CountDrop, Value: c.tooLong.Load()},
 		{Name: "rx_drop_long_train", Kind: hca.CountDrop, Value: c.longTrain.Load()},
-		{Name: "rx_drop_no_address", Kind: hca.CountDrop, Value: c.noAddress.Load()}, // the kernel did not supply the addresses
-		{Name: "rx_error", Kind: hca.CountError, Value: c.errors.Load()},             // errors of the socket; no datagram lost
-		{Name: "socket_drops", Kind: hca.CountDrop, Value: r.overflow()},             // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
+		// The kernel did not supply the addresses.
+		{Name: "rx_drop_no_address", Kind: hca.CountDrop, Value: c.noAddress.Load()},
+		// Errors of the socket; no datagram lost.
+		{Name: "rx_error", Kind: hca.CountError, Value: c.errors.Load()},
+		// Dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host.
+		{Name: "socket_drops", Kind: hca.CountDrop, Value: r.overflow()},
 	}
 }
 

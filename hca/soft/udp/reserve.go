@@ -43,7 +43,8 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 	}
 	lanes := max(1, cfg.Lanes)
 	if r.bound != nil && r.index == netdev.Index && r.lanes != lanes {
-		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
+		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w",
+			lanes, r.lanes, hca.ErrInvalid)
 	}
 	inherited := r.drops != nil // these sockets receive already
 	if r.bound != nil && r.index == netdev.Index && !inherited && !r.bound.intact(r.index) {

@@ -233,7 +233,10 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 	}
 	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0}}
 	if ipv6 {
-		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0})
+		options = append(options,
+			option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index},
+			option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
+		)
 	}
 	return setOptions(fd, options)
 }

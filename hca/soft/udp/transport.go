@@ -126,7 +126,8 @@ func (t *Transport) SendBuf() (size, asked int, err error) {
 	cerr := t.tx.sock.raw.Control(func(fd uintptr) {
 		size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	})
-	return size / 2, t.sendBuf, errors.Join(cerr, os.NewSyscallError("getsockopt SO_SNDBUF", err)) // the kernel doubles it
+	// The kernel doubles the size.
+	return size / 2, t.sendBuf, errors.Join(cerr, os.NewSyscallError("getsockopt SO_SNDBUF", err))
 }
 
 // Recv implements transport.Transport. After the netdev is gone it blocks until

@@ -55,7 +55,8 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	events, err := kernel.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		ns.Close()
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)

@@ -34,7 +34,8 @@ func (h Host) wantDatagrams(t *testing.T, what string, v6 bool, want [][]byte) {
 	t.Helper()
 	for k, got := range h.recvN(t, len(want)) {
 		if !bytes.Equal(got.Data, want[k]) || got.TOS != 0x68 || got.TTL != 33 {
-			t.Fatalf("%s: datagram %d: %d bytes, TOS %#x, TTL %d, want %d bytes", what, k, len(got.Data), got.TOS, got.TTL, len(want[k]))
+			t.Fatalf("%s: datagram %d: %d bytes, TOS %#x, TTL %d, want %d bytes",
+				what, k, len(got.Data), got.TOS, got.TTL, len(want[k]))
 		}
 		if got.IDKnown && !v6 && int(got.ID) != k {
 			t.Errorf("%s: datagram %d has identification %d", what, k, got.ID)

@@ -35,13 +35,17 @@ func SaveNetdev(name string) (*Netdev, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the addresses of netdev %s: %w", name, err)
 	}
-	n.addrs = slices.DeleteFunc(n.addrs, func(a netlink.Addr) bool { return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() })
+	n.addrs = slices.DeleteFunc(n.addrs, func(a netlink.Addr) bool {
+		return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast()
+	})
 	every := &netlink.Route{LinkIndex: a.Index, Table: unix.RT_TABLE_UNSPEC}
 	n.routes, err = netlink.RouteListFiltered(netlink.FAMILY_ALL, every, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("read the routes of netdev %s: %w", name, err)
 	}
-	n.routes = slices.DeleteFunc(n.routes, func(r netlink.Route) bool { return r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA })
+	n.routes = slices.DeleteFunc(n.routes, func(r netlink.Route) bool {
+		return r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA
+	})
 	// A gateway is reached through another route.
 	slices.SortStableFunc(n.routes, func(a, b netlink.Route) int { return int(b.Scope) - int(a.Scope) })
 	return n, nil

@@ -108,7 +108,8 @@ func (f *Function) withoutDriver(do func() error) error {
 	}
 	done := do()
 	if err := f.write(path.Join(driver, "bind"), f.addr); err != nil {
-		return errors.Join(done, fmt.Errorf("%w; %w; to bind it: echo %s > /sys/%s/bind", err, ErrUnbound, f.addr, driver))
+		err = fmt.Errorf("%w; %w; to bind it: echo %s > /sys/%s/bind", err, ErrUnbound, f.addr, driver)
+		return errors.Join(done, err)
 	}
 	return done
 }

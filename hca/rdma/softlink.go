@@ -11,7 +11,8 @@ const softRoCE = "rxe"
 
 // AddLink creates a Soft-RoCE device on a netdev.
 func AddLink(name, netdev string) error {
-	return linkError(fmt.Sprintf("add Soft-RoCE device %s on %s", name, netdev), netlink.RdmaLinkAdd(name, softRoCE, netdev))
+	err := netlink.RdmaLinkAdd(name, softRoCE, netdev)
+	return linkError(fmt.Sprintf("add Soft-RoCE device %s on %s", name, netdev), err)
 }
 
 // DelLink deletes a Soft-RoCE device. It blocks in the kernel, possibly forever, until all

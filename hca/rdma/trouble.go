@@ -34,8 +34,10 @@ var troubleTexts = [numTrouble]string{
 	"it is not active: its link or the netdev below it is down",
 	"SM LID is 0: no subnet manager has configured it",
 	"it has no GID: set the netdev below it up and give it an IP address",
-	"all its GIDs are of type RoCE v1, but RoCE v2 is required: give the netdev below it an IP address, and use a driver with RoCE v2",
-	"none of its GIDs is an address in this network namespace: give the netdev below it an IP address, and a container the host's network",
+	"all its GIDs are of type RoCE v1, but RoCE v2 is required: " +
+		"give the netdev below it an IP address, and use a driver with RoCE v2",
+	"none of its GIDs is an address in this network namespace: " +
+		"give the netdev below it an IP address, and a container the host's network",
 }
 
 func (t Trouble) String() string {

@@ -13,7 +13,8 @@ import (
 // namespaces that the initial user namespace owns (uevent_net_init,
 // lib/kobject_uevent.c). It sends the notifications of rdma netlink to the namespace of
 // the device, which is the initial one if namespaces share devices.
-var ErrUserNamespace = errors.New("the kernel sends device events only to network namespaces of the initial user namespace")
+var ErrUserNamespace = errors.New("the kernel sends device events only to network namespaces " +
+	"of the initial user namespace")
 
 // initialUserNamespace is the inode number of the initial user namespace
 // (PROC_USER_INIT_INO, include/linux/proc_ns.h).

@@ -100,7 +100,9 @@ func (t tracked) users(d Device) ([]User, error) {
 		out = append(out, t.parse(m)...)
 	}
 	identify(os.DirFS("/proc"), out)
-	slices.SortFunc(out, func(a, b User) int { return cmp.Or(cmp.Compare(a.PID, b.PID), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b User) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), strings.Compare(a.Name, b.Name))
+	})
 	return slices.Compact(out), nil
 }
 

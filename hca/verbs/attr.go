@@ -71,7 +71,11 @@ func gidTable(entries []cGIDEntry, port uint8, maxPayload hca.MTU, limit int) (g
 		for len(gids) <= int(e.gid_index) {
 			gids = append(gids, hca.GIDEntry{})
 		}
-		gids[e.gid_index] = hca.GIDEntry{GID: hca.GID(e.gid), Type: gidType(uint32(e.gid_type)), MaxPayload: int(maxPayload)}
+		gids[e.gid_index] = hca.GIDEntry{
+			GID:        hca.GID(e.gid),
+			Type:       gidType(uint32(e.gid_type)),
+			MaxPayload: int(maxPayload),
+		}
 	}
 	return gids
 }

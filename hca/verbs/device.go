@@ -91,7 +91,8 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 // Counters implements [hca.Device]. It returns the kernel's counters of the ports, and the
 // number of dropped events whose type is not in the contract.
 func (d *Device) Counters() []hca.Counter {
-	return append(portCounters(d.sysfs.FS()), hca.Counter{Name: "events_unknown", Kind: hca.CountError, Value: d.async.unknown.Load()})
+	unknown := hca.Counter{Name: "events_unknown", Kind: hca.CountError, Value: d.async.unknown.Load()}
+	return append(portCounters(d.sysfs.FS()), unknown)
 }
 
 // Close implements [hca.Device].

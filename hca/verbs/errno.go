@@ -36,7 +36,8 @@ var rules = []rule{
 	{verbCreateAH, hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN}},
 	// The GID's netdev is gone (cache.c); CreateAH then queries whether the device is gone too.
 	{verbCreateAH, hca.ErrInvalid, []syscall.Errno{syscall.ENODEV}},
-	// No device of that name, or it was removed while it was opened; ENOSYS: a kernel without RDMA (ibv_get_device_list.3).
+	// No device of that name, or it was removed while it was opened; ENOSYS: a kernel without RDMA
+	// (ibv_get_device_list.3).
 	{verbOpen, hca.ErrNoDevice, []syscall.Errno{syscall.ENOENT, syscall.ENODEV, syscall.ENXIO, syscall.ENOSYS}},
 	// The firmware does not answer a command (mlx5 cmd.c).
 	{"", hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT}},

@@ -29,8 +29,8 @@ import (
 // without it.
 var load = sync.OnceValue(func() error {
 	if why := C.shim_load(); why != nil {
-		return fmt.Errorf("%w: cannot use libibverbs.so.1 (%s): install Debian's packages libibverbs1 and ibverbs-providers",
-			hca.ErrNoDevice, C.GoString(why))
+		return fmt.Errorf("%w: cannot use libibverbs.so.1 (%s): "+
+			"install Debian's packages libibverbs1 and ibverbs-providers", hca.ErrNoDevice, C.GoString(why))
 	}
 	return nil
 })

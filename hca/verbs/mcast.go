@@ -88,7 +88,8 @@ func (d *Device) member(port uint8, g hca.MulticastGroup) (int, error) {
 
 // Reasons why no packets of a group could be received.
 var (
-	errNotHere = fmt.Errorf("%w: the GID is not an address in this network namespace, so its netdev cannot join the group: "+
+	errNotHere = fmt.Errorf("%w: the GID is not an address in this network namespace, "+
+		"so its netdev cannot join the group: "+
 		"run in the network namespace of the netdev (a container: with the host's network)", hca.ErrInvalid)
 	errFamily = fmt.Errorf("%w: the GID and the group are of different IP versions", hca.ErrInvalid)
 )

@@ -31,5 +31,6 @@ func explainLimit(err error, needed, limit uint64) error {
 // limitText says how many bytes must be locked, and how to allow them.
 func limitText(needed, limit uint64) string {
 	return fmt.Sprintf("registered memory would be %d bytes, but RLIMIT_MEMLOCK is %d: give the process CAP_IPC_LOCK, "+
-		"or raise the limit (ulimit -l, LimitMEMLOCK= in a systemd unit, --ulimit memlock=-1 for a container)", needed, limit)
+		"or raise the limit (ulimit -l, LimitMEMLOCK= in a systemd unit, --ulimit memlock=-1 for a container)",
+		needed, limit)
 }

@@ -71,7 +71,8 @@ func (m *MR) register(access hca.Access) error {
 	total := registered.Add(pages(len(m.mem)))
 	if mr == nil {
 		registered.Add(-pages(len(m.mem)))
-		return explainLimit(failedNull("reg_mr", fmt.Sprintf("%d bytes", len(m.mem)), err), uint64(total), memlockLimit())
+		err = failedNull("reg_mr", fmt.Sprintf("%d bytes", len(m.mem)), err)
+		return explainLimit(err, uint64(total), memlockLimit())
 	}
 	m.mr, m.lkey = mr, uint32(mr.lkey)
 	m.pd.regions.add(m)

@@ -10,5 +10,6 @@ import (
 
 // Open fails, because this build cannot call libibverbs.
 func Open(name string) (hca.Device, error) {
-	return nil, refused(verbOpen, name, fmt.Errorf("%w: built without cgo: only the software HCA is available", hca.ErrNoDevice))
+	err := fmt.Errorf("%w: built without cgo: only the software HCA is available", hca.ErrNoDevice)
+	return nil, refused(verbOpen, name, err)
 }

@@ -46,7 +46,8 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrInvalid)
 	}
 	in, a := func(n, limit int) bool { return n >= 1 && n <= limit }, &p.dev.attr
-	if !in(spec.SendWRs, a.MaxQPWR) || !in(spec.RecvWRs, a.MaxQPWR) || !in(spec.SendSGEs, a.MaxSGE) || !in(spec.RecvSGEs, a.MaxSGE) {
+	if !in(spec.SendWRs, a.MaxQPWR) || !in(spec.RecvWRs, a.MaxQPWR) ||
+		!in(spec.SendSGEs, a.MaxSGE) || !in(spec.RecvSGEs, a.MaxSGE) {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrRange)
 	}
 	q := &QP{pd: p, spec: spec}

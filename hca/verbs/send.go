@@ -25,10 +25,11 @@ const cutSGEs = 1
 var (
 	errLSO      = fmt.Errorf("%w: the device has too few scatter/gather entries for large sends", hca.ErrInvalid)
 	errTooLarge = fmt.Errorf("%w: large send of more than %d bytes", hca.ErrInvalid, maxTSO)
-	errTooMany  = fmt.Errorf("%w: large send of more than %d segments, or than the send queue has entries", hca.ErrInvalid, hca.MaxLSOSegments)
-	errIPCsum   = fmt.Errorf("%w: the device fills in no checksums (IBV_DEVICE_UD_IP_CSUM)", hca.ErrInvalid)
-	errAH       = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
-	errNoRoom   = fmt.Errorf("%w: too few completions have been polled", hca.ErrQueueFull)
+	errTooMany  = fmt.Errorf("%w: large send of more than %d segments, or than the send queue has entries",
+		hca.ErrInvalid, hca.MaxLSOSegments)
+	errIPCsum = fmt.Errorf("%w: the device fills in no checksums (IBV_DEVICE_UD_IP_CSUM)", hca.ErrInvalid)
+	errAH     = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
+	errNoRoom = fmt.Errorf("%w: too few completions have been polled", hca.ErrQueueFull)
 )
 
 // cUD is the destination of a send.

@@ -12,7 +12,8 @@ import (
 // devInfiniband has a device node for each verbs interface, which libibverbs opens.
 const devInfiniband = "/dev/infiniband"
 
-var errNoProvider = errors.New("libibverbs does not list it: is its provider library installed (Debian's package ibverbs-providers)?")
+var errNoProvider = errors.New("libibverbs does not list it: " +
+	"is its provider library installed (Debian's package ibverbs-providers)?")
 
 // unopened adds to hca.ErrNoDevice why a device of the kernel cannot be opened, because
 // libibverbs does not report that. dir contains the device nodes of verbs interfaces.

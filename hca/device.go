@@ -79,7 +79,7 @@ type DeviceAttr struct {
 	NodeGUID     GUID      `json:"node_guid"`
 	SysImageGUID GUID      `json:"sys_image_guid"`
 	PCIAddr      string    `json:"pci_addr,omitempty"` // empty for software devices
-	Parent       string    `json:"-"`                  // netdev below a kernel software RDMA device (rxe, siw), else empty
+	Parent       string    `json:"-"`                  // netdev below a device of Soft-RoCE or siw, else empty
 	Ports        uint8     `json:"ports"`
 	Transport    Transport `json:"transport"`
 	MaxQPWR      int       `json:"max_qp_wr"` // entries of one send or receive queue
@@ -87,10 +87,12 @@ type DeviceAttr struct {
 	MaxCQE       int       `json:"max_cqe"`   // entries of one CQ
 	MaxQueues    int       `json:"-"`         // queues of one QP, at least 1; see QPSpec.Queues
 	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported
-	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
-	USO          bool      `json:"-"`         // large sends of UDP are supported, besides those of TCP
-	LRO          bool      `json:"-"`         // QPSpec.LRO is supported
-	BlocksLoop   bool      `json:"-"`         // QPSpec.BlockLoopback is supported (IB_DEVICE_BLOCK_MULTICAST_LOOPBACK)
+	// MaxTSO is the payload of one large send in bytes, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps,
+	// for UD).
+	MaxTSO     int  `json:"-"`
+	USO        bool `json:"-"` // large sends of UDP are supported, besides those of TCP
+	LRO        bool `json:"-"` // QPSpec.LRO is supported
+	BlocksLoop bool `json:"-"` // QPSpec.BlockLoopback is supported (IB_DEVICE_BLOCK_MULTICAST_LOOPBACK)
 	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each
 	// segment; see MaxLSOSegments. If not, it needs one.
 	TSOEntries bool `json:"-"`

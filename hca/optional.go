@@ -112,7 +112,11 @@ func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
 	creator, ok := pd.(QueueCreator)
 	switch n := len(cqs); {
 	case n != max(1, spec.Queues) || n > 1 && !ok:
-		return nil, nil, &VerbError{Verb: "create_qp", On: fmt.Sprintf("with %d queues and %d pairs of CQs", spec.Queues, n), Err: ErrInvalid}
+		return nil, nil, &VerbError{
+			Verb: "create_qp",
+			On:   fmt.Sprintf("with %d queues and %d pairs of CQs", spec.Queues, n),
+			Err:  ErrInvalid,
+		}
 	case n > 1:
 		return creator.CreateQueues(spec, cqs)
 	}

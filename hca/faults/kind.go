@@ -42,9 +42,11 @@ const (
 )
 
 var names = [NumKind]string{
-	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
-	"recv_bad_key", "reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small", "swallowed_send", "completions_stop",
-	"deaf_receive", "verb_hangs", "verb_hangs_forever", "verb_eio", "verb_enomem", "event_lost",
+	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err",
+	"recv_error_err", "recv_flush_err", "recv_bad_key",
+	"reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small",
+	"swallowed_send", "completions_stop", "deaf_receive",
+	"verb_hangs", "verb_hangs_forever", "verb_eio", "verb_enomem", "event_lost",
 	"device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
 }
 

@@ -10,9 +10,11 @@ import (
 // Fault is a fault to inject.
 type Fault struct {
 	Kind  Kind
-	After int    // number of occasions to skip
-	Count int    // number of times to fire; 0 means 1; at most 1024 for an instant kind
-	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any that may block, of an open device
+	After int // number of occasions to skip
+	Count int // number of times to fire; 0 means 1; at most 1024 for an instant kind
+	// Verb is, for a Kind that is OfVerb, its name in libibverbs without the prefix; empty: any that may block,
+	// of an open device.
+	Verb string
 }
 
 func (f *Fault) check() error {

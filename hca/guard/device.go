@@ -135,7 +135,9 @@ func Wrap(dev hca.Device, opts Options) *Device {
 		inside: 1,
 	}
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
-	d.slots, d.peers, d.hosts = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
+	d.slots = make(chan struct{}, d.opts.MaxStuck)
+	d.peers = make(chan struct{}, d.opts.MaxStuck)
+	d.hosts = make(chan struct{}, d.opts.MaxStuck)
 	d.self = object{
 		dev: d, verb: closeDevice, close: dev.Close, onGone: func() { close(d.released); d.leave() },
 	}

@@ -157,7 +157,8 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 // DetachMulticast implements [hca.QP]. In the failed state it succeeds like any release, and
 // the backend detaches the QP before it closes it.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
-	err := q.do(verb{name: "detach_mcast", on: []*object{&q.object}}, func() error { return q.groups.detach(q.inner, g) })
+	v := verb{name: "detach_mcast", on: []*object{&q.object}}
+	err := q.do(v, func() error { return q.groups.detach(q.inner, g) })
 	if q.dev.Err() != nil {
 		return nil
 	}

@@ -114,7 +114,8 @@ func (s *start) crc(p *Path, bth []byte, n int) uint32 {
 // prefix returns the state of the CRC after the pseudo header and the first bytes of the BTH,
 // which are before the byte that routers may change. The identification is below lowIDs.
 func (s *start) prefix(p *Path, bth []byte, n int) uint32 {
-	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
+	if n != s.n || [bthResv8a]byte(bth) != s.bth ||
+		p.SrcPort != s.path.SrcPort || p.Dst != s.path.Dst || p.Src != s.path.Src {
 		s.begin(p, bth, n)
 	}
 	if p.is4() {

@@ -15,7 +15,8 @@
 //	TCP sequence number          | that of the frame + i * MSS
 //	TCP FIN, PSH                 | as in the frame if i = n-1, else clear
 //	TCP CWR                      | as in the frame if i = 0, else clear (RFC 3168, 6.1.2: the answer to one ECE)
-//	TCP URG, urgent pointer      | clear once the segment starts at or after the urgent data's end, else counted from the segment
+//	TCP URG, urgent pointer      | clear once the segment starts at or after the urgent data's end, else counted
+//	                             | from the segment
 //	checksums of IPv4, TCP, UDP  | computed; those of the frame are ignored, but see below
 //	all others, options included | as in the frame
 //

@@ -95,7 +95,8 @@ func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 			switch {
 			case !p.Addr().Is6():
 			case errors.Is(err, unix.EINVAL) && mtu < minIPv6MTU:
-				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and that of the interface is %d", err, minIPv6MTU, mtu)
+				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and that of the interface is %d",
+					err, minIPv6MTU, mtu)
 			case errors.Is(err, unix.EACCES):
 				err = fmt.Errorf("%w: IPv6 is disabled on the interface (sysctl disable_ipv6)", err)
 			}
@@ -140,7 +141,10 @@ func (r *rtnl) address(kind, flags, index int, p netip.Prefix) error {
 	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
 	ip := p.Addr().AsSlice()
 	err := r.send(kind, flags|unix.NLM_F_ACK, 0, []nl.NetlinkRequestData{
-		msg, nl.NewRtAttr(unix.IFA_LOCAL, ip), nl.NewRtAttr(unix.IFA_ADDRESS, ip), nl.NewRtAttr(ifaProto, []byte{assignedProto}),
+		msg,
+		nl.NewRtAttr(unix.IFA_LOCAL, ip),
+		nl.NewRtAttr(unix.IFA_ADDRESS, ip),
+		nl.NewRtAttr(ifaProto, []byte{assignedProto}),
 	}, ignore)
 	if err != nil {
 		return fmt.Errorf("address %v: %w", p, err)
@@ -184,7 +188,11 @@ func (r *rtnl) route(kind, flags, index int, route Route) error {
 		Family: uint8(family(to.Addr())), Dst_len: uint8(to.Bits()), Table: unix.RT_TABLE_MAIN,
 		Protocol: assignedProto, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST,
 	}}
-	data := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, to.Addr().AsSlice()), uint32Attr(unix.RTA_OIF, uint32(index))}
+	data := []nl.NetlinkRequestData{
+		msg,
+		nl.NewRtAttr(unix.RTA_DST, to.Addr().AsSlice()),
+		uint32Attr(unix.RTA_OIF, uint32(index)),
+	}
 	if route.Via.IsValid() {
 		msg.Scope = unix.RT_SCOPE_UNIVERSE
 		data = append(data, nl.NewRtAttr(unix.RTA_GATEWAY, route.Via.AsSlice()))

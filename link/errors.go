@@ -14,7 +14,8 @@ var (
 	ErrSpec      = errors.New("invalid interface specification")
 	ErrNameTaken = errors.New("an interface of this name exists and does not belong to ipoibd")
 	ErrOwned     = errors.New("the interface is in use by another process")
-	ErrNoTun     = errors.New("/dev/net/tun is missing: run `modprobe tun`, or give the container the device (--device /dev/net/tun)")
+	ErrNoTun     = errors.New("/dev/net/tun is missing: " +
+		"run `modprobe tun`, or give the container the device (--device /dev/net/tun)")
 	// ErrPermission is about /dev/net/tun as well as about netlink.
 	ErrPermission = errors.New("not permitted: run as root, or with CAP_NET_ADMIN and access to /dev/net/tun")
 	ErrNotFound   = errors.New("no such interface")

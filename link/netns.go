@@ -23,7 +23,8 @@ func openNamespace(path string) (*os.File, error) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENXIO):
 		return nil, fmt.Errorf("%s: %w", path, ErrNoNamespace)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("open the network namespace %s: %w; a daemon in its sandbox needs a path below /run/netns, or --sandbox=false", path, err)
+		return nil, fmt.Errorf("open the network namespace %s: %w; "+
+			"a daemon in its sandbox needs a path below /run/netns, or --sandbox=false", path, err)
 	case err != nil:
 		return nil, fmt.Errorf("open the network namespace %s: %w", path, err)
 	}
@@ -62,7 +63,8 @@ func checkPassed(ns *os.File, path string) error {
 	case err != nil:
 		return err
 	case os.SameFile(is, own):
-		return fmt.Errorf("the descriptor passed for %s is the daemon's own network namespace: %w", path, ErrNoNamespace)
+		return fmt.Errorf("the descriptor passed for %s is the daemon's own network namespace: %w",
+			path, ErrNoNamespace)
 	case leadsElsewhere(path, is):
 		return fmt.Errorf("%s is gone, or leads to another namespace than the one passed: %w", path, ErrNoNamespace)
 	}
@@ -95,7 +97,8 @@ func (t *TAP) lender() (ns *os.File, err error) {
 // subscribe returns the notifications of the calling thread's namespace, including the removal of namespace
 // IDs, and if permitted those of every namespace that has an ID in this one.
 func subscribe() (*kernel.Notifications, error) {
-	n, err := kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID)
+	n, err := kernel.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID)
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,8 @@ func (c *claim) runThere() (t *TAP, err error) {
 	}
 	entered := kernel.InNamespace(ns, func() { t, err = c.run() })
 	if entered != nil {
-		return nil, fmt.Errorf("enter the network namespace %s, which requires CAP_SYS_ADMIN: %w", c.spec.Netns, classify(entered))
+		return nil, fmt.Errorf("enter the network namespace %s, which requires CAP_SYS_ADMIN: %w",
+			c.spec.Netns, classify(entered))
 	}
 	return t, err
 }
@@ -201,7 +202,13 @@ func (c *claim) takePossession(t *TAP) error {
 		// These properties belong to the device, not to the queue, so any other queue can
 		// have changed them. Setting one to its current value does nothing and, except for the
 		// owner, sends no netlink message (drivers/net/tun.c).
-		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd, 0, NoPrograms), setHeaderLen(fd), setCarrier(fd, false))
+		return errors.Join(
+			setOwner(fd),
+			setPersistent(fd),
+			setUnreported(fd, 0, NoPrograms),
+			setHeaderLen(fd),
+			setCarrier(fd, false),
+		)
 	})
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
@@ -288,7 +295,8 @@ func checkOurs(l netlink.Link) error {
 		return fmt.Errorf("%w: %s is a %s without ipoibd's alias", ErrNameTaken, a.Name, l.Type())
 	}
 	if !isMultiQueueTAP(l) {
-		return fmt.Errorf("%w: %s has ipoibd's alias but is a %s, not a multi-queue TAP", ErrNameTaken, a.Name, l.Type())
+		return fmt.Errorf("%w: %s has ipoibd's alias but is a %s, not a multi-queue TAP",
+			ErrNameTaken, a.Name, l.Type())
 	}
 	return nil
 }

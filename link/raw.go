@@ -19,7 +19,8 @@ func rawReadv(fd uintptr, vec *[2]unix.Iovec) (int, unix.Errno) {
 
 // rawWritev is writev(2) of a whole frame. Errno 0 means success.
 func rawWritev(fd uintptr, vec []unix.Iovec) unix.Errno {
-	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(vec))), uintptr(len(vec)))
+	first, n := unsafe.SliceData(vec), uintptr(len(vec))
+	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(first)), n)
 	return errno
 }
 

@@ -63,7 +63,9 @@ func (r *rtnl) set(kind int, data ...nl.NetlinkRequestData) error {
 // dump calls each with the messages that answer a request, until each returns false. It
 // calls begin at the start, and again when the kernel has interrupted the dump and dump
 // repeats it.
-func (r *rtnl) dump(kind int, answer uint16, begin func(), each func(m []byte) bool, data ...nl.NetlinkRequestData) (err error) {
+func (r *rtnl) dump(
+	kind int, answer uint16, begin func(), each func(m []byte) bool, data ...nl.NetlinkRequestData,
+) (err error) {
 	for range dumpTries {
 		begin()
 		if err = r.send(kind, unix.NLM_F_DUMP, answer, data, each); !errors.Is(err, netlink.ErrDumpInterrupted) {

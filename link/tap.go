@@ -52,7 +52,8 @@ func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
 	}
 	t.queues = []*Queue{q}
 	if t.home, err = t.place(); err != nil {
-		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), q.file.Close())
+		err = fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err))
+		return nil, errors.Join(err, q.file.Close())
 	}
 	return t, nil
 }

@@ -123,4 +123,5 @@ func setEthernet(fd int) error {
 	return os.NewSyscallError("TUNSETLINK", err)
 }
 
-var errLinkType = errors.New("another process has changed the link type from Ethernet; to restore it, set the interface down for a moment")
+var errLinkType = errors.New("another process has changed the link type from Ethernet; " +
+	"to restore it, set the interface down for a moment")

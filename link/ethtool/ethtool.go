@@ -1,7 +1,7 @@
 // Package ethtool reads the features of a netdev, such as its offloads, as `ethtool -k` shows
-// them, and the statistics of its driver, as `ethtool -S` does; vishvananda/netlink and x/sys/unix have no calls for that. It uses the ioctls
-// of linux/ethtool.h instead of generic netlink, because an ioctl works on any socket, and applies
-// to the network namespace of that socket.
+// them, and the statistics of its driver, as `ethtool -S` does; vishvananda/netlink and x/sys/unix
+// have no calls for that. It uses the ioctls of linux/ethtool.h instead of generic netlink, because
+// an ioctl works on any socket, and applies to the network namespace of that socket.
 package ethtool
 
 import (

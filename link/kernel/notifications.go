@@ -71,7 +71,8 @@ func Subscribe(protocol int, groups ...int) (*Notifications, error) {
 		err = os.NewSyscallError("connect", unix.Connect(fd, kernel))
 	}
 	for i := 0; err == nil && i < len(groups); i++ {
-		err = os.NewSyscallError("NETLINK_ADD_MEMBERSHIP", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groups[i]))
+		joined := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groups[i])
+		err = os.NewSyscallError("NETLINK_ADD_MEMBERSHIP", joined)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.file.Close())

@@ -10,7 +10,8 @@ import (
 )
 
 // ErrNotPrivate reports a file that another user may have written.
-var ErrNotPrivate = errors.New("not private: it must be a directory or file of root or the daemon's user, not writable by others, and not a symbolic link")
+var ErrNotPrivate = errors.New("must be a directory or file owned by root or the daemon's user, " +
+	"not writable by others, and not a symbolic link")
 
 // OpenPrivate opens a file that only root and this user can have written: a regular file that others cannot even
 // read, since a reader could lock it, or with O_DIRECTORY a directory that others cannot write. With O_CREAT it
@@ -30,7 +31,8 @@ func OpenPrivate(dirFD int, name string, flags int) (*os.File, error) {
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
-	if err == nil && (st.Mode&unix.S_IFMT != kind || st.Mode&denied != 0 || st.Uid != 0 && st.Uid != uint32(os.Geteuid())) {
+	othersFile := st.Uid != 0 && st.Uid != uint32(os.Geteuid())
+	if err == nil && (st.Mode&unix.S_IFMT != kind || st.Mode&denied != 0 || othersFile) {
 		err = ErrNotPrivate
 	}
 	if err != nil {

@@ -14,7 +14,13 @@ func writesVectors(t *testing.T, r *rig) {
 	r.running()
 	var out [][][]byte
 	var want [][]byte
-	for i, cuts := range [][]int{{}, {link.HeaderLen}, {3, link.HeaderLen, link.HeaderLen + 14, 1000}, {24, 24, 24}, {0, link.HeaderLen + 1514}} {
+	for i, cuts := range [][]int{
+		{},
+		{link.HeaderLen},
+		{3, link.HeaderLen, link.HeaderLen + 14, 1000},
+		{24, 24, 24},
+		{0, link.HeaderLen + 1514},
+	} {
 		f := frame(i, 1514)
 		var parts [][]byte
 		whole, begin := withHeader(f), 0
@@ -159,8 +165,12 @@ func (r *rig) wantLarge(header [link.HeaderLen]byte, want []byte) {
 			if len(got) < 2000 {
 				continue // the host's own traffic
 			}
-			if !bytes.Equal(got[:2], header[:2]) || !bytes.Equal(got[4:link.HeaderLen], header[4:]) || !bytes.Equal(got[link.HeaderLen:], want) {
-				r.t.Errorf("a frame of %d bytes with the header % x; want %d bytes, % x", len(got), got[:link.HeaderLen], link.HeaderLen+len(want), header)
+			same := bytes.Equal(got[:2], header[:2]) &&
+				bytes.Equal(got[4:link.HeaderLen], header[4:]) &&
+				bytes.Equal(got[link.HeaderLen:], want)
+			if !same {
+				r.t.Errorf("a frame of %d bytes with the header % x; want %d bytes, % x",
+					len(got), got[:link.HeaderLen], link.HeaderLen+len(want), header)
 			}
 			return
 		}

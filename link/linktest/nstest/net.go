@@ -126,7 +126,8 @@ func (ns *Namespace) AddIPv6(name, cidr string) {
 				return
 			}
 			if time.Now().After(end) {
-				ns.tb.Fatalf("%s of %s is not a local address after %v: %v, %v", cidr, name, operationalLimit, routes, err)
+				ns.tb.Fatalf("%s of %s is not a local address after %v: %v, %v",
+					cidr, name, operationalLimit, routes, err)
 			}
 		}
 	})

@@ -63,7 +63,8 @@ func (ns *Namespace) HoldRTNL(name string) (release func()) {
 	}()
 	waits := []unix.PollFd{{Fd: int32(uffd), Events: unix.POLLIN}} // readable once the copy waits
 	if n, err := unix.Poll(waits, int(operationalLimit.Milliseconds())); n != 1 || waits[0].Revents != unix.POLLIN {
-		ns.tb.Fatalf("the kernel does not hold the lock after %v: %d descriptors, events %#x, %v", operationalLimit, n, waits[0].Revents, err)
+		ns.tb.Fatalf("the kernel does not hold the lock after %v: %d descriptors, events %#x, %v",
+			operationalLimit, n, waits[0].Revents, err)
 	}
 	release = sync.OnceFunc(func() {
 		ioctl("UFFDIO_ZEROPAGE", uffdioZeropage, unsafe.Pointer(&[4]uint64{second, uint64(page)}))

@@ -50,7 +50,8 @@ func (t *Table) attach(ev Attached) {
 		}
 	}
 	// In a fixed order, so that the same events cause the same actions.
-	for _, mgid := range slices.SortedFunc(maps.Keys(t.link.groups), func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }) {
+	byMGID := func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }
+	for _, mgid := range slices.SortedFunc(maps.Keys(t.link.groups), byMGID) {
 		if old := t.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
 			t.returnAH(old)
 		}

@@ -125,9 +125,9 @@ const (
 
 	// latePause is how long a snapshot may be delayed that the data path does not need at
 	// once: for the handle of a peer to which the host sends no data, for a returned
-	// handle, for a peer that becomes a used one, for a peer with a rehashed MAC that is added or removed, and for a peer that
-	// moved after maxUrgentReturns others. A flood of invented peers therefore costs 20
-	// snapshots a second, or 36 with maxUrgentReturns.
+	// handle, for a peer that becomes a used one, for a peer with a rehashed MAC that is
+	// added or removed, and for a peer that moved after maxUrgentReturns others. A flood of
+	// invented peers therefore costs 20 snapshots a second, or 36 with maxUrgentReturns.
 	latePause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT

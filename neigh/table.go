@@ -118,7 +118,13 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 		announce = t.news.next()
 	}
 	for _, at := range [...]time.Time{
-		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), announce, t.marksDue, t.sweepDue, t.pub.next(),
+		t.resolver.retries.next(),
+		t.handles.pauses.next(),
+		t.verifyAt(),
+		announce,
+		t.marksDue,
+		t.sweepDue,
+		t.pub.next(),
 	} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at

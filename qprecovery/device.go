@@ -135,7 +135,8 @@ type DeviceStatus struct {
 func (d *DeviceLadder) Status() DeviceStatus {
 	s := DeviceStatus{
 		State: d.state, Reason: d.why, Since: d.since, Rung: d.rung, Identity: d.id,
-		Listed: d.born && !d.list.absent, Dead: d.list.absent && d.list.dead.is, Suspended: d.suspension.on, GivesUp: d.wait.due,
+		Listed: d.born && !d.list.absent, Dead: d.list.absent && d.list.dead.is,
+		Suspended: d.suspension.on, GivesUp: d.wait.due,
 		History: d.history.list(), Counts: d.history.counts,
 	}
 	if d.state == DevicePausing || d.state == DeviceWaiting {

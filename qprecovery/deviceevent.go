@@ -156,7 +156,7 @@ type Result uint8
 // Results.
 const (
 	ResultDone         Result = iota // accepted; for DoSuspend: the device is closed
-	ResultNotOpen                    // it was never open and is absent, so there is nothing to reset; it is retried at once
+	ResultNotOpen                    // it was never open and is absent, so not reset; it is retried at once
 	ResultOpen                       // it is open, so there is nothing to recover
 	ResultUnderWay                   // a recovery is under way and already does what was requested
 	ResultSuspended                  // it is suspended

@@ -13,7 +13,7 @@ const (
 	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the usual duration of a probe
 	DefaultProbes     = 2                      // one may be lost
 	DefaultRoundLimit = 5 * time.Second        // a pump that waits for a processor may take seconds
-	DefaultRestAfter  = 2                      // half a second: shorter pauses of a conversation are not worth a wake-up each
+	DefaultRestAfter  = 2                      // half a second; a shorter pause of a conversation costs no wake-up
 	DefaultRest       = 5 * time.Second        // costs less than 0.1 % of a core
 )
 

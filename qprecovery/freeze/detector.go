@@ -40,7 +40,11 @@ func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 // Restart makes the detector start over, for a rebuilt queue pair. Probe
 // numbers continue, so that an old probe is not mistaken for a new one.
 func (d *Detector) Restart() {
-	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}, events: events{total: d.events.total, lost: d.events.lost}}
+	*d = Detector{
+		conf:   d.conf,
+		probe:  probe{number: d.probe.number},
+		events: events{total: d.events.total, lost: d.events.lost},
+	}
 }
 
 // NextDeadline returns when the next sample is due, or false if it is due at

@@ -31,7 +31,7 @@ type Kind uint8
 const (
 	Nothing   Kind = iota
 	Poll           // make both pumps begin a round
-	SendProbe      // send Decision.Probe from the queue pair to itself; a probe that cannot be posted counts as unanswered
+	SendProbe      // send Decision.Probe from the queue pair to itself; if that fails, it counts as unanswered
 	Suspect        // the queue pair seems to have frozen, which is reported once, or events are lost
 )
 

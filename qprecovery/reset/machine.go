@@ -255,7 +255,15 @@ func (m *Machine) read() {
 // write writes the intent of the reset that this process leads or ends.
 func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 	if m.conf.Exclusive || !m.state.Leads() {
-		m.rec = Record{Phase: p, Outcome: o, Begun: begun, Number: m.rec.Number, Device: m.conf.Device, Leader: m.conf.Name, Detail: detail}
+		m.rec = Record{
+			Phase:   p,
+			Outcome: o,
+			Begun:   begun,
+			Number:  m.rec.Number,
+			Device:  m.conf.Device,
+			Leader:  m.conf.Name,
+			Detail:  detail,
+		}
 		m.k.Write(m.rec)
 	}
 }
@@ -315,7 +323,8 @@ func (m *Machine) endOrphan() {
 		m.deadline = m.now.Add(orphanPolls * pollEvery)
 	case m.due():
 		m.deadline = time.Time{}
-		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
+		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun,
+			"no process that shares the device has the privilege to reset it")
 	}
 }
 

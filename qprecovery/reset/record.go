@@ -108,7 +108,8 @@ func Decode(b []byte) (r Record, err error) {
 	if len(b) == 0 {
 		return r, nil
 	}
-	if len(b) != RecordSize || json.Unmarshal(b, &r) != nil || !slices.Contains(phases, r.Phase) || !slices.Contains(outcomes, r.Outcome) {
+	if len(b) != RecordSize || json.Unmarshal(b, &r) != nil ||
+		!slices.Contains(phases, r.Phase) || !slices.Contains(outcomes, r.Outcome) {
 		return Record{}, ErrRecord
 	}
 	for _, text := range r.texts() {

@@ -37,7 +37,8 @@ func Each(t *testing.T, replay func(t *testing.T, text string) string) {
 					t.Fatal(err)
 				}
 			case got != string(want):
-				t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDifference(got, string(want)))
+				t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s",
+					file, firstDifference(got, string(want)))
 			}
 		})
 	}

@@ -45,9 +45,10 @@ type Peers interface {
 	// link receive such messages, and hosts that have not joined the group drop them.
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that represents a peer towards the
-	// host, even if the peer is unknown, and where to count the bytes that it sends; nil: nowhere. Rx calls it exactly once for each receive
-	// whose messages it delivers, and for no other, so an implementation can use it to
-	// note which peers are alive.
+	// host, even if the peer is unknown, and where to count the bytes that it sends;
+	// nil: nowhere. Rx calls it exactly once for each receive whose messages it
+	// delivers, and for no other, so an implementation can use it to note which peers
+	// are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64)
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC

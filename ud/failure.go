@@ -25,7 +25,8 @@ func (s *statuses) add(status hca.WCStatus) { s[min(status, hca.NumWCStatus)].Ad
 func (s *statuses) appendTo(out []hca.Counter, prefix string, flushed hca.CounterKind) []hca.Counter {
 	for i := range s {
 		if v := s[i].Load(); v > 0 {
-			c := hca.Counter{Name: prefix + "wc_" + strings.ToLower(hca.WCStatus(i).String()), Kind: hca.CountDrop, Value: v}
+			name := prefix + "wc_" + strings.ToLower(hca.WCStatus(i).String())
+			c := hca.Counter{Name: name, Kind: hca.CountDrop, Value: v}
 			if hca.WCStatus(i) == hca.WCWRFlushErr {
 				c.Kind = flushed
 			}

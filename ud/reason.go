@@ -91,11 +91,13 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, ForeignSource, RouterMessage, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
+		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, ForeignSource, RouterMessage,
+		NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
-		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, SinkRefused,
+		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND,
+		NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, SinkRefused,
 	}
 )
 

@@ -52,7 +52,8 @@ func newRing(slots int) *ring {
 func (r *ring) attach(mr hca.MR, stride int, gen uint32) error {
 	mem := mr.Bytes()
 	if need := len(r.state) * stride; len(mem) < need {
-		return fmt.Errorf("attach slots of %d bytes in total to a memory region of %d bytes: %w", need, len(mem), hca.ErrInvalid)
+		return fmt.Errorf("attach slots of %d bytes in total to a memory region of %d bytes: %w",
+			need, len(mem), hca.ErrInvalid)
 	}
 	r.mr, r.mem, r.stride, r.gen = mr, mem, stride, gen
 	return nil

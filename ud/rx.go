@@ -26,8 +26,10 @@ type RxConfig struct {
 }
 
 func (c *RxConfig) check() error {
-	if c.Slots < MinRxSlots || !c.PortMTU.Valid() || c.MTU <= 0 || c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
-		return fmt.Errorf("create Rx with %d slots, MTU %d and port MTU %d: %w", c.Slots, c.MTU, c.PortMTU, hca.ErrInvalid)
+	if c.Slots < MinRxSlots || !c.PortMTU.Valid() || c.MTU <= 0 ||
+		c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
+		return fmt.Errorf("create Rx with %d slots, MTU %d and port MTU %d: %w",
+			c.Slots, c.MTU, c.PortMTU, hca.ErrInvalid)
 	}
 	return nil
 }
@@ -99,7 +101,8 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // which Rx is detached.
 func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
-		return fmt.Errorf("attach Rx with %d slots (attached already: %v) to QP %v with %d receives: %w", r.cfg.Slots, r.qp != nil, qp.Num(), depth, hca.ErrInvalid)
+		return fmt.Errorf("attach Rx with %d slots (attached already: %v) to QP %v with %d receives: %w",
+			r.cfg.Slots, r.qp != nil, qp.Num(), depth, hca.ErrInvalid)
 	}
 	if err := r.ring.attach(mr, RxStride(r.cfg.PortMTU, qp.Spec().LRO), generation); err != nil {
 		return err

@@ -93,7 +93,12 @@ func (r *Rx) poll() (int, error) {
 		for slot := uint32(0); errors.Is(err, hca.ErrIO) && r.ring.posted > 0; slot++ {
 			if r.ring.state[slot] == slotPosted {
 				r.ring.complete(slot)
-				r.fail(&hca.WC{ID: r.ring.id(slot), Status: hca.WCWRFlushErr, Opcode: hca.WCRecv, QPN: r.qp.Num()}, slot)
+				r.fail(&hca.WC{
+					ID:     r.ring.id(slot),
+					Status: hca.WCWRFlushErr,
+					Opcode: hca.WCRecv,
+					QPN:    r.qp.Num(),
+				}, slot)
 				r.ring.give(slot)
 			}
 		}

@@ -40,8 +40,10 @@ type TxConfig struct {
 }
 
 func (c *TxConfig) check() error {
-	if c.Slots < MinTxSlots || c.MTU <= 0 || c.MaxMTU < c.MTU || c.Source == nil || c.SlowPath == nil || c.Peers == nil {
-		return fmt.Errorf("create Tx with %d slots, MTU %d and largest MTU %d: %w", c.Slots, c.MTU, c.MaxMTU, hca.ErrInvalid)
+	if c.Slots < MinTxSlots || c.MTU <= 0 || c.MaxMTU < c.MTU ||
+		c.Source == nil || c.SlowPath == nil || c.Peers == nil {
+		return fmt.Errorf("create Tx with %d slots, MTU %d and largest MTU %d: %w",
+			c.Slots, c.MTU, c.MaxMTU, hca.ErrInvalid)
 	}
 	return nil
 }
@@ -131,7 +133,8 @@ func (t *Tx) SetMTU(mtu, port int) {
 // queue is too small.
 func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, maxTSO int, generation uint32) error {
 	if depth := qp.Spec().SendWRs; t.qp != nil || depth < t.cfg.Slots {
-		return fmt.Errorf("attach Tx with %d slots (attached already: %v) to QP %v with %d sends: %w", t.cfg.Slots, t.qp != nil, qp.Num(), depth, hca.ErrInvalid)
+		return fmt.Errorf("attach Tx with %d slots (attached already: %v) to QP %v with %d sends: %w",
+			t.cfg.Slots, t.qp != nil, qp.Num(), depth, hca.ErrInvalid)
 	}
 	if err := t.ring.attach(mr, TxStride(t.cfg.MaxMTU, maxTSO), generation); err != nil {
 		return err

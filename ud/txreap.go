@@ -31,7 +31,12 @@ func (t *Tx) reap() error {
 		if err != nil {
 			for errors.Is(err, hca.ErrIO) && t.ring.posted > 0 {
 				slot := t.release()
-				t.fail(&hca.WC{ID: t.ring.id(slot), Status: hca.WCWRFlushErr, Opcode: hca.WCSend, QPN: t.qp.Num()}, slot)
+				t.fail(&hca.WC{
+					ID:     t.ring.id(slot),
+					Status: hca.WCWRFlushErr,
+					Opcode: hca.WCSend,
+					QPN:    t.qp.Num(),
+				}, slot)
 			}
 			return fmt.Errorf("poll send CQ: %w", err)
 		}

@@ -159,7 +159,9 @@ func (c *Coalescer) extend(frames [][]byte, from []Sender, i int) bool {
 	}
 	r, p := &c.runs[c.open[k]], &c.packets[i]
 	head, first := &c.packets[r.first], frames[r.first]
-	if from[r.first] != from[i] || !bytes.Equal(first[etherAt:ipAt], frames[i][etherAt:ipAt]) || !r.Extend(head, p, first[ipAt:], frames[i][ipAt:]) {
+	if from[r.first] != from[i] ||
+		!bytes.Equal(first[etherAt:ipAt], frames[i][etherAt:ipAt]) ||
+		!r.Extend(head, p, first[ipAt:], frames[i][ipAt:]) {
 		c.end(k)
 		return false
 	}

@@ -14,8 +14,8 @@
 // host: the host's TCP accepts it whole, and a host that forwards it segments it again. The
 // result is bit for bit the frames that were joined, except for the two exceptions of package
 // join, which has the rules. In addition, the frames of a run have the same sender and equal
-// Ethernet headers, and the destination is not a group. UDP is joined only if the kernel accepts segmentation of UDP at a
-// TAP (Linux 6.2).
+// Ethernet headers, and the destination is not a group. UDP is joined only if the kernel
+// accepts segmentation of UDP at a TAP (Linux 6.2).
 //
 // # Order
 //

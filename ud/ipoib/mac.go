@@ -41,5 +41,8 @@ func (m *MAC) UnmarshalText(b []byte) error {
 
 // LinkLocal returns the link-local address that an interface derives from its MAC (RFC 2464 section 5).
 func (m MAC) LinkLocal() netip.Addr {
-	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+	return netip.AddrFrom16([16]byte{
+		0: 0xfe, 1: 0x80,
+		8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5],
+	})
 }

@@ -31,7 +31,14 @@ type Group struct {
 
 // GroupAH returns the data of the address handle of a group.
 func (p Plan) GroupAH(g Group) hca.AHSpec {
-	return hca.AHSpec{Port: p.Port, DLID: g.MLID, Global: true, DGID: g.Attach, SGIDIndex: p.GIDIndex, HopLimit: GroupHops}
+	return hca.AHSpec{
+		Port:      p.Port,
+		DLID:      g.MLID,
+		Global:    true,
+		DGID:      g.Attach,
+		SGIDIndex: p.GIDIndex,
+		HopLimit:  GroupHops,
+	}
 }
 
 // Membership returns the data with which a queue pair attaches to a group.

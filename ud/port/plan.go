@@ -12,7 +12,8 @@ import (
 
 // Reasons why a port cannot be used now. They are not failures: the reason may disappear.
 var (
-	ErrLinkLayer = errors.New("link layer InfiniBand is not supported yet: groups have to be joined at the subnet manager; " +
+	ErrLinkLayer = errors.New("link layer InfiniBand is not supported yet: " +
+		"groups have to be joined at the subnet manager; " +
 		"only ports with link layer Ethernet (RoCE v2) can be used")
 	ErrDown    = errors.New("port is not active")
 	ErrNoGID   = errors.New("port has no usable GID")
@@ -79,7 +80,9 @@ func (p Plan) SameQP(q Plan) bool { return p.SameExceptGroups(q) && slices.Equal
 // the groups of q. The broadcast group must be the same, because its Q_Key is an attribute of
 // the queue pair.
 func (p Plan) SameExceptGroups(q Plan) bool {
-	return p.Port == q.Port && p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey && p.GIDIndex == q.GIDIndex && p.GID == q.GID &&
+	return p.Port == q.Port &&
+		p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey &&
+		p.GIDIndex == q.GIDIndex && p.GID == q.GID &&
 		slices.Equal(p.Groups[:min(1, len(p.Groups))], q.Groups[:min(1, len(q.Groups))])
 }
 
@@ -109,7 +112,8 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 		need = 1024 // the next payload after 512 of a GID with the standard's MTUs only
 	}
 	if need > gid.MaxPayload {
-		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload, but %d are required: raise the underlay's MTU by %d",
+		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload, but %d are required: "+
+			"raise the underlay's MTU by %d",
 			ErrNoMTU, gid.GID, gid.MaxPayload, need, need-gid.MaxPayload)
 	}
 	mgid := ipoib.BroadcastMGID(ScopeLocal, w.PKey)
@@ -138,7 +142,8 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 		i = slices.IndexFunc(table, want.Match)
 	}
 	if i < 0 {
-		return 0, fmt.Errorf("0x%04x: %w; use another pkey, or add this one to the table (software HCA: pkeys of the device)", uint16(want), ErrNoPKey)
+		return 0, fmt.Errorf("0x%04x: %w; use another pkey, or add this one to the table "+
+			"(software HCA: pkeys of the device)", uint16(want), ErrNoPKey)
 	}
 	return i, nil
 }
@@ -169,7 +174,8 @@ func findGID(table []hca.GIDEntry, w Want) (int, error) {
 		return best, nil
 	}
 	if i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return !e.GID.IsZero() }); i >= 0 {
-		return 0, fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s", ErrNoGID, ErrGIDType, i, table[i].Type)
+		return 0, fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s",
+			ErrNoGID, ErrGIDType, i, table[i].Type)
 	}
 	return 0, fmt.Errorf("%w: the netdev below it needs an IP address", ErrNoGID)
 }

@@ -29,7 +29,7 @@ type Config struct {
 	Filter           Filter         // nil: records everything
 	Origin           func() *Origin // the current address; nil if there is none yet; must not block
 	Wake             func()         // called after a batch that added records; must not block
-	Bytes            int            // room for copies, at least MinBytes; the descriptions take about half as much again
+	Bytes            int            // room for copies, at least MinBytes; descriptions take half as much again
 }
 
 // Recorder copies packets of one producer for one consumer. The producer calls the methods of

@@ -11,11 +11,12 @@ import (
 // process that may write to the host's end of a TAP chooses these fields for every frame
 // (packet(7), PACKET_VNET_HDR).
 var (
-	ErrFlags      = errors.New("virtio header: unknown flag")
-	ErrGSOType    = errors.New("virtio header: gso_type is not TCP or UDP segmentation of this frame's protocol")
-	ErrGSOSize    = errors.New("virtio header: gso_size is zero")
-	ErrHdrLen     = errors.New("virtio header: hdr_len is beyond the frame")
-	ErrCsumStart  = errors.New("virtio header: csum_start is not behind the IP header, where the transport header begins")
+	ErrFlags     = errors.New("virtio header: unknown flag")
+	ErrGSOType   = errors.New("virtio header: gso_type is not TCP or UDP segmentation of this frame's protocol")
+	ErrGSOSize   = errors.New("virtio header: gso_size is zero")
+	ErrHdrLen    = errors.New("virtio header: hdr_len is beyond the frame")
+	ErrCsumStart = errors.New("virtio header: csum_start is not behind the IP header, " +
+		"where the transport header begins")
 	ErrCsumOffset = errors.New("virtio header: csum_offset is beyond the frame, or not that of the protocol")
 	ErrNoCsum     = errors.New("virtio header: segmentation without a partial or verified checksum")
 	ErrNetwork    = errors.New("virtio header: offload of a frame without a valid IP header, or of a fragment")

@@ -40,13 +40,43 @@ const (
 func contenders(dir string) []contender {
 	limit, wireGuard := filepath.Join(dir, prototypeProgram), filepath.Join(dir, wireGuardProgram)
 	return []contender{
-		{"veth", []int{2044}, nil, "", startVeth},
-		{"vxlan", []int{2044}, nil, "", startVXLAN},
-		{"prototype", []int{1444, 2044, 4092}, []string{limit}, "its source must be in " + *prototype, startPrototype(limit)},
-		{"wireguard-go", []int{1444, 2044, 4092}, []string{wireGuard, "wg"}, "it is built from tools/go.mod; wg is in package wireguard-tools", startWireGuard(wireGuard)},
-		{"tinc", []int{1444}, []string{"tincd"}, "package tinc", startTinc},
-		{"openvpn", []int{2044}, []string{"openvpn"}, "package openvpn", startOpenVPN},
-		{"ipoibd", []int{1444, 2044, 4092}, []string{*ipoibd}, "make build", startIpoibd},
+		{name: "veth", mtus: []int{2044}, start: startVeth},
+		{name: "vxlan", mtus: []int{2044}, start: startVXLAN},
+		{
+			name:     "prototype",
+			mtus:     []int{1444, 2044, 4092},
+			programs: []string{limit},
+			origin:   "its source must be in " + *prototype,
+			start:    startPrototype(limit),
+		},
+		{
+			name:     "wireguard-go",
+			mtus:     []int{1444, 2044, 4092},
+			programs: []string{wireGuard, "wg"},
+			origin:   "it is built from tools/go.mod; wg is in package wireguard-tools",
+			start:    startWireGuard(wireGuard),
+		},
+		{
+			name:     "tinc",
+			mtus:     []int{1444},
+			programs: []string{"tincd"},
+			origin:   "package tinc",
+			start:    startTinc,
+		},
+		{
+			name:     "openvpn",
+			mtus:     []int{2044},
+			programs: []string{"openvpn"},
+			origin:   "package openvpn",
+			start:    startOpenVPN,
+		},
+		{
+			name:     "ipoibd",
+			mtus:     []int{1444, 2044, 4092},
+			programs: []string{*ipoibd},
+			origin:   "make build",
+			start:    startIpoibd,
+		},
 	}
 }
 
@@ -82,7 +112,8 @@ func (c contender) join(ctx context.Context, a, b *host, mtu int) (daemons []*pr
 	}
 	// A packet of the full size, because some overlays first probe the MTU.
 	const headers = 20 + 8 // of IPv4 and ICMP
-	return daemons, a.retry(ctx, false, "ping", "-n", "-c", "1", "-W", "0.2", "-M", "do", "-s", strconv.Itoa(mtu-headers), b.inner)
+	size := strconv.Itoa(mtu - headers)
+	return daemons, a.retry(ctx, false, "ping", "-n", "-c", "1", "-W", "0.2", "-M", "do", "-s", size, b.inner)
 }
 
 // startVeth creates a second veth pair beside the underlay.
@@ -124,7 +155,8 @@ func startWireGuard(program string) func(context.Context, *host, int) (*process,
 		}
 		const port = "51820"
 		return p, h.retry(ctx, false, "wg", "set", h.dev, "listen-port", port, "private-key", file,
-			"peer", base64.StdEncoding.EncodeToString(other.PublicKey().Bytes()), "endpoint", h.peer.address+":"+port, "allowed-ips", h.peer.inner+"/32")
+			"peer", base64.StdEncoding.EncodeToString(other.PublicKey().Bytes()),
+			"endpoint", h.peer.address+":"+port, "allowed-ips", h.peer.inner+"/32")
 	}
 }
 
@@ -161,25 +193,30 @@ func startTinc(ctx context.Context, h *host, _ int) (*process, error) {
 		connect = "ConnectTo = " + h.peer.name
 	}
 	files := map[string]string{
-		"tinc.conf":    fmt.Sprintf("Name = %s\nMode = switch\nDeviceType = tap\nInterface = %s\n%s\n", h.name, h.dev, connect),
+		"tinc.conf": fmt.Sprintf("Name = %s\nMode = switch\nDeviceType = tap\nInterface = %s\n%s\n",
+			h.name, h.dev, connect),
 		"rsa_key.priv": string(private),
 	}
 	for _, host := range []*host{h, h.peer} {
-		files["hosts/"+host.name] = fmt.Sprintf("Address = %s\nCipher = none\nDigest = none\nCompression = 0\nPMTUDiscovery = no\n%s", host.address, public)
+		files["hosts/"+host.name] = fmt.Sprintf("Address = %s\n", host.address) +
+			"Cipher = none\nDigest = none\nCompression = 0\nPMTUDiscovery = no\n" + string(public)
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 	}
-	return h.start(ctx, "tincd", "--no-detach", "--debug=1", "--config="+h.dir, "--pidfile="+filepath.Join(h.dir, "pid"))
+	return h.start(ctx, "tincd", "--no-detach", "--debug=1",
+		"--config="+h.dir, "--pidfile="+filepath.Join(h.dir, "pid"))
 }
 
 func startOpenVPN(ctx context.Context, h *host, mtu int) (*process, error) {
-	return h.start(ctx, "openvpn", "--dev", h.dev, "--dev-type", "tap", "--proto", "udp", "--local", h.address, "--remote", h.peer.address,
+	return h.start(ctx, "openvpn", "--dev", h.dev, "--dev-type", "tap",
+		"--proto", "udp", "--local", h.address, "--remote", h.peer.address,
 		"--cipher", "none", "--auth", "none", "--tun-mtu", strconv.Itoa(mtu))
 }
 
 func startIpoibd(ctx context.Context, h *host, mtu int) (*process, error) {
-	return h.start(ctx, *ipoibd, "run", "--name", h.dev, "--underlay", underlay, "--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock"))
+	return h.start(ctx, *ipoibd, "run", "--name", h.dev, "--underlay", underlay,
+		"--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock"))
 }

@@ -48,7 +48,9 @@ func create(ctx context.Context, a, b *host) error {
 		}
 	}
 	mtu := strconv.Itoa(underlayMTU)
-	if _, err := a.run(ctx, "ip", "link", "add", underlay, "mtu", mtu, "type", "veth", "peer", "name", underlay, "mtu", mtu, "netns", b.name); err != nil {
+	_, err := a.run(ctx, "ip", "link", "add", underlay, "mtu", mtu,
+		"type", "veth", "peer", "name", underlay, "mtu", mtu, "netns", b.name)
+	if err != nil {
 		return err
 	}
 	for _, h := range []*host{a, b} {

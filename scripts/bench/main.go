@@ -28,11 +28,14 @@ const endLimit = 10 * time.Second
 const maxLoad = 0.5
 
 var (
-	only      = flag.String("only", "", "run only the contenders whose name/MTU matches this `regexp`, such as 'ipoibd|prototype/2044'")
-	rounds    = flag.Int("rounds", 3, "`number` of rounds; the result is their median")
-	seconds   = flag.Int("seconds", 3, "length of each measurement in `seconds`")
-	more      = flag.Bool("continue", false, "add the rounds to those in bench.json, which must be from the same program")
-	step      = flag.String("step", "", "add rows with this `text` to docs/performance.md, and replace docs/performance.svg")
+	only = flag.String("only", "",
+		"run only the contenders whose name/MTU matches this `regexp`, such as 'ipoibd|prototype/2044'")
+	rounds  = flag.Int("rounds", 3, "`number` of rounds; the result is their median")
+	seconds = flag.Int("seconds", 3, "length of each measurement in `seconds`")
+	more    = flag.Bool("continue", false,
+		"add the rounds to those in bench.json, which must be from the same program")
+	step = flag.String("step", "",
+		"add rows with this `text` to docs/performance.md, and replace docs/performance.svg")
 	out       = flag.String("out", "bin", "`directory` for bench.json and bench.svg")
 	ipoibd    = flag.String("ipoibd", "bin/ipoibd", "`path` of the daemon")
 	prototype = flag.String("prototype", "../shared/bench/limit", "`directory` with the source of the prototype")
@@ -116,7 +119,8 @@ func inside(ctx context.Context, dir string, wanted *regexp.Regexp) error {
 	}
 	r := newReport(ctx)
 	if r.Load > maxLoad {
-		fmt.Fprintf(os.Stderr, "bench: the machine is busy (load average %.1f), so the figures will be worse than on an idle one\n", r.Load)
+		fmt.Fprintf(os.Stderr, "bench: the machine is busy (load average %.1f), "+
+			"so the figures will be worse than on an idle one\n", r.Load)
 	}
 	if *more {
 		if err := r.resume(*out); err != nil {

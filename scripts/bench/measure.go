@@ -115,8 +115,12 @@ func (t *trial) iperf(ctx context.Context, args ...string) (received, error) {
 }
 
 func (t *trial) roundTrip(ctx context.Context) error {
-	out, err := t.underServer(ctx, "udp", sockperfUDP, []string{"sockperf", "server", "-i", t.b.inner, "-p", sockperfUDP},
-		[]string{"sockperf", "ping-pong", "-i", t.b.inner, "-p", sockperfUDP, "-m", strconv.Itoa(rttSize), "-t", strconv.Itoa(*seconds), "--full-rtt"})
+	server := []string{"sockperf", "server", "-i", t.b.inner, "-p", sockperfUDP}
+	client := []string{
+		"sockperf", "ping-pong", "-i", t.b.inner, "-p", sockperfUDP,
+		"-m", strconv.Itoa(rttSize), "-t", strconv.Itoa(*seconds), "--full-rtt",
+	}
+	out, err := t.underServer(ctx, "udp", sockperfUDP, server, client)
 	if err != nil {
 		return err
 	}
@@ -137,7 +141,8 @@ func (t *trial) underServer(ctx context.Context, protocol, port string, server, 
 		return "", err
 	}
 	defer p.stop()
-	if err := t.b.retry(ctx, true, "ss", "--no-header", "--listening", "--numeric", "--"+protocol, "sport = "+port); err != nil {
+	listening := []string{"--no-header", "--listening", "--numeric", "--" + protocol, "sport = " + port}
+	if err := t.b.retry(ctx, true, "ss", listening...); err != nil {
 		return "", p.explain(fmt.Errorf("start the server: %w", err))
 	}
 	return t.a.run(ctx, client[0], client[1:]...)

@@ -124,7 +124,8 @@ func (r *report) resume(dir string) error {
 		return fmt.Errorf("read %s/bench.json: %w", dir, err)
 	}
 	if old.Version != r.Version || old.Seconds != r.Seconds {
-		return fmt.Errorf("cannot continue the run of %q with -seconds=%d as one of %q with -seconds=%d", old.Version, old.Seconds, r.Version, r.Seconds)
+		return fmt.Errorf("cannot add to the rounds of %q with -seconds=%d: this run is of %q with -seconds=%d",
+			old.Version, old.Seconds, r.Version, r.Seconds)
 	}
 	r.Started, r.Rows, r.done = old.Started, old.Rows, old.Rounds
 	r.Rounds += r.done

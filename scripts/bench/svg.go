@@ -56,12 +56,19 @@ func (r *report) picture() string {
 	}
 	width := 2*margin + inRow*column1 + (inRow-1)*panelGap
 	caption := bottom + 30
-	text(&body, margin, caption, "small", fmt.Sprintf("Two hosts on one machine with %d CPUs, underlay MTU %d, medians of %d rounds. %s",
+	text(&body, margin, caption, "small", fmt.Sprintf(
+		"Two hosts on one machine with %d CPUs, underlay MTU %d, medians of %d rounds. %s",
 		r.CPUs, underlayMTU, r.Rounds, r.Started.Format("2006-01-02")))
-	text(&body, margin, caption+16, "small", "tinc and OpenVPN run without encryption. The prototype does the least that a program between a TAP and UDP can do.")
+	text(&body, margin, caption+16, "small", "tinc and OpenVPN run without encryption. "+
+		"The prototype does the least that a program between a TAP and UDP can do.")
 	height := caption + 16 + margin
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" font-family="sans-serif" font-size="12" fill="#212529">
-<style>.title { font-size: 15px; font-weight: bold } .small { font-size: 11px; fill: #495057 } .ours { font-weight: bold }</style>
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" `+
+		`font-family="sans-serif" font-size="12" fill="#212529">
+<style>`+
+		`.title { font-size: 15px; font-weight: bold } `+
+		`.small { font-size: 11px; fill: #495057 } `+
+		`.ours { font-weight: bold }`+
+		`</style>
 <rect width="100%%" height="100%%" fill="white"/>
 %s</svg>
 `, width, height, body.String())

@@ -41,8 +41,10 @@ func (c column) cell(r row) string {
 // table returns the result as text.
 func (r *report) table() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s, Linux %s, %d CPUs, TCP with %s, underlay MTU %d, %s\nmedians; rounds: %d, seconds for each figure: %d, load average before: %.1f\n\n",
-		r.Version, r.Kernel, r.CPUs, r.Congestion, underlayMTU, r.Started.Format("2006-01-02 15:04"), r.Rounds, r.Seconds, r.Load)
+	fmt.Fprintf(&s, "%s, Linux %s, %d CPUs, TCP with %s, underlay MTU %d, %s\n",
+		r.Version, r.Kernel, r.CPUs, r.Congestion, underlayMTU, r.Started.Format("2006-01-02 15:04"))
+	fmt.Fprintf(&s, "medians; rounds: %d, seconds for each figure: %d, load average before: %.1f\n\n",
+		r.Rounds, r.Seconds, r.Load)
 	heads, units := "", ""
 	for _, c := range columns {
 		heads += fmt.Sprintf("%*s", c.width(), c.head)

@@ -24,7 +24,8 @@ const patches = "scripts/mutants/testdata"
 var (
 	errNoPatch   = errors.New("no patch matches")
 	errNotKilled = errors.New("not all mutants were killed")
-	errHead      = errors.New("the head needs one Breaks line, and a Test line with package and test for each test that shows the requirement")
+	errHead      = errors.New("the head needs one Breaks line, " +
+		"and a Test line with package and test for each test that shows the requirement")
 )
 
 // verdict is what a patch showed of its tests; doc.go lists them.
@@ -133,7 +134,8 @@ func load(root string) (all []mutant, err error) {
 		for _, f := range fileLine.FindAllStringSubmatch(m.text, -1) {
 			m.files = append(m.files, f[1])
 		}
-		if lines := strings.Count(strings.TrimSpace(head), "\n"); m.breaks == "" || len(m.tests) == 0 || lines != len(m.tests) {
+		lines := strings.Count(strings.TrimSpace(head), "\n")
+		if m.breaks == "" || len(m.tests) == 0 || lines != len(m.tests) {
 			return nil, fmt.Errorf("%s: %w", path, errHead)
 		}
 		all = append(all, m)

@@ -104,7 +104,8 @@ func newestOf(series Series, search string) (string, bool) {
 	for line := range strings.Lines(search) {
 		name, _, _ := strings.Cut(line, " ")
 		v := strings.TrimSuffix(strings.TrimPrefix(name, prefix), flavour)
-		if len(v) != len(name)-len(prefix)-len(flavour) || !version.MatchString(v) || !strings.HasPrefix(v, string(series)+".") {
+		if len(v) != len(name)-len(prefix)-len(flavour) ||
+			!version.MatchString(v) || !strings.HasPrefix(v, string(series)+".") {
 			continue
 		}
 		if best == "" || slices.Compare(numbers(v), numbers(best)) > 0 {

@@ -52,7 +52,8 @@ func extractModules(ctx context.Context, tree, release, into string) error {
 		if err != nil {
 			return err
 		}
-		if err := decompress(ctx, data, filepath.Join(into, fmt.Sprintf("%02d-%s.ko", i, moduleName(path)))); err != nil {
+		file := filepath.Join(into, fmt.Sprintf("%02d-%s.ko", i, moduleName(path)))
+		if err := decompress(ctx, data, file); err != nil {
 			return err
 		}
 	}

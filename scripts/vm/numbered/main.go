@@ -28,7 +28,10 @@ import (
 	"syscall"
 )
 
-var errUsage = errors.New("usage: numbered receive ADDRESS:PORT COUNT [INTERFACE] | send ADDRESS:PORT COUNT SIZE INTERVAL | drain ADDRESS:PORT | pour ADDRESS:PORT BYTES")
+var errUsage = errors.New("usage: numbered receive ADDRESS:PORT COUNT [INTERFACE]" +
+	" | send ADDRESS:PORT COUNT SIZE INTERVAL" +
+	" | drain ADDRESS:PORT" +
+	" | pour ADDRESS:PORT BYTES")
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {

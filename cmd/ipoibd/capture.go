@@ -31,7 +31,7 @@ func captureCommand() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "capture",
-		Short: "Capture the packets of an interface as pcapng, including those of a real HCA",
+		Short: "Capture the packets of an interface as pcapng, also on a real HCA",
 		Long: "Capture the packets of an interface as pcapng, for tshark or Wireshark:\n\n" +
 			"    ipoibd capture --level roce | tshark -r -\n\n" +
 			"The levels are ethernet (the frames of ib0), ipoib (datagrams behind a GRH), roce (from\n" +

@@ -35,7 +35,8 @@ func devicesCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
-	cmd.Flags().StringVar(&underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
+	cmd.Flags().StringVar(&underlay, "underlay", "",
+		"netdev of the software HCA (default: the netdev of the default route)")
 	completeFlag(cmd, "underlay", netdevs)
 	return cmd
 }

@@ -79,7 +79,7 @@ func pingCommand() *cobra.Command {
 	cmd.Flags().VarP((*interval)(&timeout), "timeout", "W",
 		"how long to wait for an answer; a number without a unit is in seconds")
 	cmd.Flags().IntVarP(&p.request.Size, "size", "s", 56,
-		"size of a request in bytes, from 12 to the MTU; it corresponds to that of an IP packet")
+		"size of a request in bytes, from 12 to the MTU; it corresponds to the size of an IP packet")
 	cmd.Flags().BoolVar(&sweep, "sweep", false, "try sizes up to the MTU, without pauses")
 	return cmd
 }

@@ -50,7 +50,7 @@ func runCommand() *cobra.Command {
 			"executes itself again (--sandbox=false: it keeps them).\n\n" +
 			"The interface is created down: 'ip link set ib0 up', or --up, opens the queue pair.\n" +
 			"When the daemon exits, the interface stays, with its addresses and without carrier; the\n" +
-			"next start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.\n" +
+			"next start adopts it. The daemon stops within 8 seconds. A second signal kills it at once.\n" +
 			"On SIGHUP the daemon reloads the file of --config, as 'ipoibd reload' does.\n\n" +
 			"Each flag but --port can also be set by an environment variable:\n" +
 			"IPOIBD_LOG_LEVEL=debug stands for --log-level debug. A flag takes precedence over its\n" +
@@ -262,7 +262,8 @@ func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
 	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
 	fs.BoolVar(&d.Force, "force", d.Force,
 		"reset a real HCA even while other programs have it open, which then lose it")
-	fs.StringVar(&d.Underlay, "underlay", d.Underlay, "netdev of the software HCA (default: that of the default route)")
+	fs.StringVar(&d.Underlay, "underlay", d.Underlay,
+		"netdev of the software HCA (default: the netdev of the default route)")
 	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
 	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
 	fs.StringVar(&f.GID, "gid", f.GID, "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")

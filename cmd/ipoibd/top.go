@@ -29,7 +29,7 @@ func topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Watch throughput, drops, peers, recoveries and events",
 		Long: "Watch throughput, drops, the depth of the send ring, peers, recoveries and events in a\n" +
-			"terminal. Bytes and packets are those of the kernel's interface, so RX is what the host\n" +
+			"terminal. Bytes and packets are counted by the kernel's interface, so RX is what the host\n" +
 			"has received. If the daemon restarts, the display continues with the new one.\n\n" +
 			"Keys: q quits, the arrows select an interface, p pauses. Set NO_COLOR to turn colours off.",
 		PreRunE: func(*cobra.Command, []string) error {

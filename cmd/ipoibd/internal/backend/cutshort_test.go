@@ -184,7 +184,7 @@ func TestR21DeviceThatCouldNotBeAddedAgainIsAddedLater(t *testing.T) {
 	})
 }
 
-// The same, but the process ends before it can try again: the next start adds the device. The
+// The same, but the process exits before it can retry: the next start adds the device. The
 // record has what it needs, also where a PCI function is reset below a Soft-RoCE device.
 func TestR21DeviceThatCouldNotBeAddedAgainIsAddedByTheNextStart(t *testing.T) {
 	for how, did := range map[config.Reset]string{config.ResetLink: "", config.ResetDriver: "rebindprobe"} {

@@ -1,4 +1,4 @@
-// Package backend provides the HCAs: the software HCA and those of the kernel, behind one
+// Package backend provides the HCAs: the software HCA and the HCAs of the kernel, behind one
 // interface, [HCA].
 //
 // A [Slot] holds one HCA. It lists the HCA under its identity, opens it and resets it, which

@@ -19,7 +19,7 @@ import (
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
 // derived, and checks that interfaces can use the given ports. It returns the GUID also with
-// ErrBusy and ErrBroken, after which the device tries again to open the HCA.
+// ErrBusy and ErrBroken, after which the device retries to open the HCA.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {

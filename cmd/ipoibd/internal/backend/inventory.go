@@ -29,7 +29,7 @@ type Port struct {
 	State     hca.PortState `json:"state"`
 	LinkLayer hca.LinkLayer `json:"link_layer"`
 	GIDs      []rdma.GID    `json:"gids"`
-	Trouble   []string      `json:"trouble"` // like that of Entry
+	Trouble   []string      `json:"trouble"` // as in Entry
 }
 
 // System provides the data of an inventory.

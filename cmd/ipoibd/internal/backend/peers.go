@@ -24,8 +24,8 @@ const (
 	// service is reached within this time.
 	refreshPeers = 10 * time.Second
 	lookupLimit  = 5 * time.Second
-	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs those of all
-	// names, because every multicast frame is sent to each of them. An answer of DNS has
+	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs the addresses of
+	// all names, because every multicast frame is sent to each of them. An answer of DNS has
 	// less than 64 KiB, and so no more addresses of a headless service than the former.
 	maxNameAddrs  = 4096
 	maxNamedAddrs = 16384
@@ -73,7 +73,7 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 	return l
 }
 
-// Set replaces the addresses and names. The addresses are used at once, and those of a name once
+// Set replaces the addresses and names. The addresses are used at once, and the addresses of a name once
 // Run has looked it up; a name that stays keeps its addresses. Set does not block.
 func (l *peerList) Set(list []string) {
 	l.mu.Lock()
@@ -185,7 +185,7 @@ func (l *peerList) learn(name string, addrs []netip.Addr) {
 	}
 }
 
-// room returns how many addresses a name may have beside those of the other names.
+// room returns how many addresses a name may have beside the other names.
 func (l *peerList) room(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 // pinned returns an opener like open, but the thread that opens a device lives until the device
 // is closed. The kernel tracks contexts by the thread that opened them; without that thread, a
-// context that a stuck verb keeps open would look like that of another process (rdma.Processes).
+// context that a stuck verb keeps open would look like another process's (rdma.Processes).
 func pinned(open func(name string) (hca.Device, error)) func(name string) (hca.Device, error) {
 	return func(name string) (hca.Device, error) {
 		type result struct {

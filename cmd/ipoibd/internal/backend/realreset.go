@@ -77,7 +77,7 @@ func (h *realHCA) Reset(ctx context.Context) error {
 const releaseEvery = 50 * time.Millisecond
 
 // awaitRelease waits until this process has closed a Soft-RoCE device. Otherwise its driver
-// would wait for that: forever if a verb hangs, and if this process ended during the wait, the
+// would wait for that: forever if a verb hangs, and if this process exited during the wait, the
 // reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	for d.Parent != "" && ctx.Err() == nil && h.isOurs(d) {

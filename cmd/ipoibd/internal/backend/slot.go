@@ -108,7 +108,7 @@ func (s *Slot) List(context.Context) []qprecovery.Identity {
 	case !s.unknown:
 		s.last = nil
 	case !before:
-		s.log.Warn("cannot find out whether the device is present; trying again", "err", err, "every", lookAgain)
+		s.log.Warn("cannot determine whether the device is present; retrying", "err", err, "every", lookAgain)
 	}
 	return s.last
 }

@@ -65,7 +65,7 @@ func newFile(out Output, name string, s *spec) (*file, error) {
 }
 
 // errFull ends the writing of a record whose other packets do not fit.
-var errFull = errors.New("the file has all packets")
+var errFull = errors.New("packet limit reached")
 
 // write writes the packets of a record at each level.
 func (f *file) write(r *record.Record) error {

@@ -47,8 +47,8 @@ func parseOwner(s string) (a attachment, ok bool) {
 	return attachment{parts[1], parts[2], parts[3]}, true
 }
 
-// validIfName adds to the rules of the specification, which skel has checked, those of the daemon, and
-// that a name must survive JSON.
+// validIfName adds to the rules of the specification, which skel has checked, the rules of the daemon,
+// and that a name must survive JSON.
 func validIfName(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '%' || r == unicode.ReplacementChar || !unicode.IsPrint(r)

@@ -14,7 +14,7 @@
 //
 // The plugin keeps none. An attachment is an interface of the daemon that was added at run time
 // (docs/config.md): its name is derived from the network, the container and the name in the pod, and
-// its owner contains all three, so GC finds those of a network. The daemon creates the TAP in the
+// its owner contains all three, so GC finds the attachments of a network. The daemon creates the TAP in the
 // pod's namespace, under its final name; it is never in the host's. It assigns addresses and routes,
 // and remembers the interface across its own restarts. When the path of the namespace is gone, it
 // deletes the interface, even if no DEL comes.

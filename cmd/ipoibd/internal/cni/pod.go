@@ -25,7 +25,7 @@ type pod struct {
 	nl *netlink.Handle
 }
 
-// openPod opens a namespace, which must not be that of the plugin. Errors have the specification's
+// openPod opens a namespace, which must not be the plugin's own. Errors have the specification's
 // code 8.
 func openPod(path string) (*pod, error) {
 	there, err := os.Stat(path)
@@ -51,7 +51,7 @@ func openPod(path string) (*pod, error) {
 	return &pod{ns, nl}, nil
 }
 
-// isOwn reports whether a path is that of the plugin's own network namespace.
+// isOwn reports whether a path leads to the plugin's own network namespace.
 func isOwn(path string) bool {
 	there, err := os.Stat(path)
 	here, errHere := os.Stat("/proc/self/ns/net")

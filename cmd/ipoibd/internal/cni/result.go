@@ -13,8 +13,8 @@ import (
 // anyInterface is the index of layoutOf that stands for all interfaces.
 const anyInterface = -1
 
-// layoutOf returns the addresses and routes of a result: those of an IPAM plugin, or the addresses of
-// the interface with an index in the result of an earlier ADD. A route without a gateway gets that of
+// layoutOf returns the addresses and routes of an IPAM plugin's result, or the addresses of
+// the interface with an index in the result of an earlier ADD. A route without a gateway gets the gateway of
 // the first address of its family that has one, as the specification's reference plugins do. layoutOf
 // does not trust the result.
 func layoutOf(r *current.Result, index int) (l layout, err error) {

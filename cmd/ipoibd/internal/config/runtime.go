@@ -15,7 +15,7 @@ var errNoJSON = errors.New("the interface is not a JSON object")
 
 // WithRuntime returns a configuration with one more interface, from a request: a JSON object with
 // the fields that an interface has in a file. It replaces an earlier one of that name that was added
-// at run time as well. Errors: [Mistakes], and those of text that is not JSON.
+// at run time as well. Errors: [Mistakes], and that the text is not JSON.
 func (c *Config) WithRuntime(text []byte) (*Config, error) {
 	var root yaml.Node
 	if !json.Valid(text) { // YAML would accept more

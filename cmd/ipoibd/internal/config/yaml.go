@@ -151,7 +151,7 @@ func (d *decoder) mapping(at string, n *yaml.Node, into reflect.Value) {
 	}
 }
 
-// wanted describes the values of a type; those of all others are strings.
+// wanted describes the values of a type; all other types are strings.
 var wanted = map[reflect.Type]string{
 	reflect.TypeFor[time.Duration](): "a duration, such as 30s or 10m",
 	reflect.TypeFor[int]():           "a whole number",

@@ -47,7 +47,7 @@ func GetCapture(ctx context.Context, path string, q *capture.Request, out io.Wri
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(completeTimeout, cancel)
 		if c, ok := conn.(*sender); ok {
-			_ = c.CloseWrite() // fails if the daemon has ended, which the copy notices
+			_ = c.CloseWrite() // fails if the daemon has exited, which the copy notices
 		}
 	})()
 	if _, err = io.Copy(out, captureBody{resp.Body}); err != nil {
@@ -60,7 +60,7 @@ func GetCapture(ctx context.Context, path string, q *capture.Request, out io.Wri
 	return sum, err
 }
 
-// captureBody marks the errors of the connection, unlike those of the output.
+// captureBody marks the errors of the connection, unlike the errors of the output.
 type captureBody struct{ io.Reader }
 
 func (b captureBody) Read(p []byte) (n int, err error) {

@@ -24,8 +24,8 @@ var (
 	// ErrNotRunning reports that no process listens on the socket.
 	ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 	// ErrHangs reports that the process that listens on the socket does not answer.
-	ErrHangs = errors.New("it is stopped, or it hangs; 'ipoibd doctor' says what to do")
-	errSlow  = errors.New("it is still carrying out the request")
+	ErrHangs = errors.New("not responding (stopped or hung); 'ipoibd doctor' says what to do")
+	errSlow  = errors.New("the request is still in progress")
 )
 
 const (
@@ -44,7 +44,7 @@ func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 }
 
 // GetEvents calls each for the journal's entries after number since. With follow it continues
-// until ctx ends or the daemon does (nil), or until each returns an error, which it returns.
+// until ctx ends or the daemon exits (nil), or until each returns an error, which it returns.
 func GetEvents(ctx context.Context, path string, since uint64, follow bool, each func(journal.Entry) error) error {
 	url := fmt.Sprintf("/v1/events?since=%d&follow=%t", since, follow)
 	resp, err := do(ctx, viewTimeout, path, http.MethodGet, url, http.NoBody, nil)

@@ -94,7 +94,7 @@ func TestClientSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	want := regexp.MustCompile(`c\.sock: the daemon has not answered within [\d.]+m?s: it is stopped, or it hangs; 'ipoibd doctor' says what to do$`)
+	want := regexp.MustCompile(`c\.sock: the daemon has not answered within [\d.]+m?s: not responding \(stopped or hung\); 'ipoibd doctor' says what to do$`)
 	nothing := func(journal.Entry) error { return nil }
 	for name, request := range map[string]func(context.Context) error{
 		"status":           func(ctx context.Context) error { _, err := GetStatus(ctx, path); return err },

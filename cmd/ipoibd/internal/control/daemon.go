@@ -14,7 +14,7 @@ import (
 // Daemon carries out the requests of the control socket. Several goroutines may call its
 // methods at the same time. A method returns once the request has been accepted (Suspend,
 // Reload, Add and Remove: once it is complete), and at the latest when ctx ends. The names in a request,
-// except for that of an interface to remove, are always among those of [Daemon.Names].
+// except for the name of an interface to remove, are always among [Daemon.Names].
 type Daemon interface {
 	Names() Names
 	Status() report.Status
@@ -27,15 +27,15 @@ type Daemon interface {
 	Suspend(context.Context) error
 	Resume(context.Context) error
 	// Capture writes a capture file of an interface until ctx ends or the capture does; see
-	// [capture.Run]. Its errors are those of out.
+	// [capture.Run]. Its errors come from out.
 	Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error)
 	// Reload applies the configuration file as it is now, and says what it has done. After an
-	// error, nothing has changed; config.Mistakes are those of the file.
+	// error, nothing has changed; config.Mistakes are mistakes in the file.
 	Reload(context.Context) (report.Reload, error)
 	// Add adds an interface at run time, or replaces one that was added so: a JSON object with the
-	// fields of an interface in a configuration file. namespace is that to which its path leads, or nil;
+	// fields of an interface in a configuration file. namespace is the one to which its path leads, or nil;
 	// the caller closes it afterwards. Remove removes such an interface, after changes
-	// under way, or returns ErrNotFound. Their results and other errors are those of Reload.
+	// under way, or returns ErrNotFound. Their results and other errors are as for Reload.
 	Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error)
 	Remove(ctx context.Context, name string) (report.Reload, error)
 	// HandOver hands everything over to another process of the same user, over the connection that

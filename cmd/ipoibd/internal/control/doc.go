@@ -28,8 +28,8 @@
 // and to known fields. At most 16 clients may follow events, at most 4 may capture, and at most
 // 64 may wait for another POST. There are at most 128 other connections: a further one closes the
 // oldest of them. A client has
-// 5 s to read an answer, or a batch of events, before its connection is closed; that of a
-// capture has 30 s, and loses packets in the meantime. So a slow client delays only itself.
+// 5 s to read an answer, or a batch of events, before its connection is closed; the
+// client of a capture has 30 s, and loses packets in the meantime. So a slow client delays only itself.
 //
 // # Adding a view of the state
 //

@@ -13,7 +13,7 @@ import (
 )
 
 // events answers with the journal's entries after number since, one JSON object per line.
-// With follow it continues with new entries until the client or the daemon ends, or the client
+// With follow it continues with new entries until the client or the daemon exits, or the client
 // does not read for writeTimeout. A follower that is too slow misses entries, which shows as
 // gaps in their numbers.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {

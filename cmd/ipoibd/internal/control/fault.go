@@ -2,7 +2,7 @@ package control
 
 import "ipoibd/hca/faults"
 
-// Kinds of fault that the daemon itself injects; the others are those of hca/faults.
+// Kinds of fault that the daemon itself injects; the other kinds are in hca/faults.
 const (
 	FaultReplug      = "replug"
 	FaultReplugOther = "replug_other"
@@ -58,7 +58,7 @@ var shellKinds = []FaultKind{
 	{FaultClear, "cancel all faults that have not struck yet", true},
 }
 
-// FaultKinds returns all kinds, those of the device first.
+// FaultKinds returns all kinds, faults of the device first.
 func FaultKinds() []FaultKind {
 	var kinds []FaultKind
 	for _, k := range faults.Kinds() {

@@ -28,7 +28,7 @@ const (
 	maxFollowers = 16
 	maxOrders    = 64          // orders in progress
 	maxIdle      = 128         // other connections
-	closeTimeout = time.Second // for answers under way when the daemon ends
+	closeTimeout = time.Second // for answers under way when the daemon exits
 )
 
 // ErrRunning reports that another daemon serves the socket.

@@ -122,7 +122,7 @@ func TestR21ResetCutShort(t *testing.T) {
 	eachKernelWithSharers(t, func(t *testing.T, g inGuest, leader, other *sharer) {
 		leader.killInReset(func() bool {
 			other.waitReachesPeer()
-			return strings.Contains(other.daemon.Stderr(), "completes_a_reset_cut_short=true")
+			return strings.Contains(other.daemon.Stderr(), "resuming_interrupted_reset=true")
 		})
 		other.stop()
 		leader.runAgain()

@@ -153,7 +153,7 @@ func (d *Device) View() View { return d.published.Load().view }
 func (d *Device) Opens() uint64 { return d.opens.Load() }
 
 // Ask requests a reset of the device, for an interface that cannot recover by itself. It
-// never blocks. Instance is that of the session that the interface uses: if a later one is
+// never blocks. instance is the session that the interface uses: if a later one is
 // open, the request is outdated and resets nothing. A request during a reset is merged into
 // that reset.
 func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {

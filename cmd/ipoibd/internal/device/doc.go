@@ -1,7 +1,7 @@
 // Package device holds HCAs open.
 //
-// A [Device] has one goroutine, Run, which owns two machines: that of the HCA
-// (qprecovery.DeviceLadder) and that of the locks by which processes share the HCA (package
+// A [Device] has one goroutine, Run, which owns two machines: one for the HCA
+// (qprecovery.DeviceLadder), and one for the locks by which processes share the HCA (package
 // resetlock). Run decides nothing: it gives the machines events, carries out their actions
 // and reports the results. It publishes a [View] of what may be used. Users of the HCA
 // subscribe to the view and reconcile with it: they hold the [Session] while they use it,

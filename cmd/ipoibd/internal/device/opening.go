@@ -66,8 +66,8 @@ func (o *owner) open(a qprecovery.Open) {
 }
 
 // openSession opens the HCA as a new generation and queries its ports. It closes any device
-// other than want again (R22); the zero identity accepts any device. The end of ctx cancels the opening, but only
-// that of running abandons one that hangs.
+// other than want again (R22); the zero identity accepts any device. The end of ctx cancels the opening, but
+// only the end of running abandons one that hangs.
 func (d *Device) openSession(ctx, running context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
 	open := func(context.Context) (hca.Device, error) { return d.cfg.Open(ctx) }
 	dev, err := guard.Open(running, open, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies})
@@ -125,7 +125,7 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.cause = nil
 	}
 	if o.cause != nil && fmt.Sprint(last) != o.cause.Error() {
-		o.log.Error("cannot open device; trying again", "err", err)
+		o.log.Error("cannot open device; retrying", "err", err)
 	}
 	if err == nil {
 		attr := got.session.Attr()

@@ -16,7 +16,7 @@ import (
 )
 
 // owner is the state of Run's goroutine. It decides nothing: it carries out the actions of
-// two machines, the device's and that of the locks, and reports the results to them. Slow
+// two machines, the device's and the locks', and reports the results to them. Slow
 // work runs on its own goroutine, is counted in work, and reports its result by tell.
 type owner struct {
 	*Device
@@ -320,7 +320,7 @@ func (o *owner) reset(how reset.Reset) {
 	if how.Complete {
 		act = o.cfg.Complete
 	}
-	o.log.Info("resetting the device", "users_left_behind", how.Abandon, "completes_a_reset_cut_short", how.Complete)
+	o.log.Info("resetting the device", "forced", how.Abandon, "resuming_interrupted_reset", how.Complete)
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.cancelReset = cancel
 	o.work.Go(func() {
@@ -386,7 +386,7 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 	case !s.Listed:
 		return View{Err: fmt.Errorf("device %s is lost; waiting for it to come back", name)}
 	case o.cause == nil:
-		return View{Err: fmt.Errorf("device %s cannot be opened (%s); trying again", name, s.Reason)}
+		return View{Err: fmt.Errorf("device %s cannot be opened (%s); retrying", name, s.Reason)}
 	}
-	return View{Err: fmt.Errorf("device %s cannot be opened (%s): %w; trying again", name, s.Reason, o.cause)}
+	return View{Err: fmt.Errorf("device %s cannot be opened (%s): %w; retrying", name, s.Reason, o.cause)}
 }

@@ -12,14 +12,14 @@ import (
 // ErrUnsettled means that the device cannot be handed over now, but perhaps in a moment.
 var ErrUnsettled = errors.New("cannot be handed over now")
 
-// Parked is a device whose Run waits until Release, because another process may continue the device and its
+// Parked is a device whose Run waits until Release, because another process may take over the device and its
 // users. Meanwhile the session does not end, and is not reset.
 type Parked struct {
 	Ladder  qprecovery.HandedDevice
 	Release func() // to be called once
 }
 
-// CanPark returns nil if Park would stop Run now. It stops nothing. Errors: those of Park.
+// CanPark returns nil if Park would stop Run now. It stops nothing. It returns the same errors as Park.
 func (d *Device) CanPark(ctx context.Context) error {
 	_, err := d.park(ctx, func() {})
 	return err
@@ -55,5 +55,5 @@ func (d *Device) park(ctx context.Context, wait func()) (h qprecovery.HandedDevi
 	}
 }
 
-// Inherit makes Run continue the device of another process. It is called before Run.
+// Inherit makes Run take over the device of another process. It is called before Run.
 func (d *Device) Inherit(h qprecovery.HandedDevice) { d.inherited = &h }

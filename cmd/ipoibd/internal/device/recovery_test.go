@@ -419,7 +419,7 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
 		b.Ask(qprecovery.ReasonVerbFailed)
 		time.Sleep(soon)
-		if err := b.View().Err; err == nil || err.Error() != "device soft cannot be opened (verb_failed): not reset: reset_failed: stiff; trying again" {
+		if err := b.View().Err; err == nil || err.Error() != "device soft cannot be opened (verb_failed): not reset: reset_failed: stiff; retrying" {
 			t.Errorf("with a reset that fails: %v", err)
 		}
 		b.slot.isolate()

@@ -377,7 +377,7 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 	})
 	switch r.Message { // what other goroutines log comes in any order
 	case "releasing the device", "device open", "device resumed", "device suspended; it stays closed until 'ipoibd resume'",
-		"cannot open device; trying again", "cannot query the ports; recovering the device":
+		"cannot open device; retrying", "cannot query the ports; recovering the device":
 		p.say("%s", line)
 	}
 	return nil

@@ -14,7 +14,7 @@ import "ipoibd/hca"
 type Session interface {
 	hca.Device
 	hca.WireReporter
-	// Fail and AbandonCall are those of the guard.
+	// Fail and AbandonCall are methods of the guard.
 	Fail(cause error)
 	AbandonCall() (returned func())
 	// Watch calls f for each event of a QP or CQ until stop is called; f is never called after stop has returned. An

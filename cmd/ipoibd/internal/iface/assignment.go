@@ -61,7 +61,7 @@ func (h *host) assign(first bool) {
 	}
 }
 
-// carryOut has the worker carry out the assignment. Then it calls the function then with the result.
+// carryOut applies the assignment on the worker and passes the result to then.
 func (h *host) carryOut(then func(error)) {
 	want, raise := h.assignment.want, h.assignment.raise
 	h.worker.do(func() func() {
@@ -77,7 +77,7 @@ func (h *host) carryOut(then func(error)) {
 }
 
 // assigned handles the errors of an attempt: of the addresses and routes, and of setting ib0 up. The
-// status shows them. They are logged once; those of addresses and routes without a carrier only for
+// status shows them. They are logged once; without a carrier, errors of addresses and routes only for
 // debugging, since a carrier brings another attempt. The reason may also go without an event, so an
 // attempt that failed is repeated after a pause.
 func (h *host) assigned(err, down error, now time.Time) {
@@ -94,7 +94,7 @@ func (h *host) assigned(err, down error, now time.Time) {
 		return
 	}
 	a.retry.fail(now)
-	const text = "cannot configure the interface as requested; trying again"
+	const text = "cannot configure the interface as requested; retrying"
 	switch {
 	case down == nil && !h.now.Carrier:
 		h.log.Debug(text, "err", err)

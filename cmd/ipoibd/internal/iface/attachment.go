@@ -20,14 +20,14 @@ type attachment struct {
 	gen     uint32             // of the queue pair
 	ep      *endpoint.Endpoint // belongs to the worker; Run has only the following
 	self    hca.UDDest
-	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
+	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
 	records *records
 	onTAP   *Offloads
 }
 
-// Offloads are those that were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another
-// process that continues the interface need set them again, and wait for the kernel's lock of all interfaces.
+// Offloads were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another process
+// that takes over the interface has to set them again, and wait for the kernel's lock of all interfaces.
 type Offloads struct {
 	Wanted link.Offloads `json:"wanted"` // TUN_F_*
 	Got    link.Offloads `json:"got"`

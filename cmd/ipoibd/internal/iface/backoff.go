@@ -23,7 +23,7 @@ func earliest(all ...time.Time) (at time.Time) {
 	return at
 }
 
-// Pauses before the next attempt to open the queue pair, as long as those of kernel IPoIB
+// Pauses before the next attempt to open the queue pair, as long as in the kernel's IPoIB
 // before it joins a group again: doubling from 1 s to 16 s.
 const (
 	firstRetry = time.Second

@@ -115,7 +115,7 @@
 //
 // # Hand-over
 //
-// Another process may continue the interface. Park makes Run wait inside a call, with the transmit
+// Another process may take over the interface. Park makes Run wait inside a call, with the transmit
 // pumps halted and nothing posted; the device stops receiving; then State delivers what has arrived
 // and returns what the other process needs. Nothing was closed, so Resume continues at once. After
 // Leave, Run ends without an effect on ib0. Inherit makes the interface of the other process: its

@@ -59,7 +59,7 @@ type host struct {
 	tap        TAP
 	lanes      lanes
 	adopted    bool // ib0 existed before
-	rebuilt    bool // mtu is that of the interface in whose place this one is
+	rebuilt    bool // mtu is from the interface that this one replaces
 	now        link.State
 	mtu        MTUState
 	sizing     int       // the MTU that the worker is setting; 0: none
@@ -204,7 +204,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 	if c.err = nil; err != nil && !errors.Is(err, link.ErrGone) && !errors.Is(err, link.ErrClosed) {
 		c.err = fmt.Errorf("changes by other processes may remain: %w", err)
 		if was == nil || was.Error() != c.err.Error() {
-			h.log.Warn("cannot inspect the interface; trying again every second", "err", c.err)
+			h.log.Warn("cannot inspect the interface; retrying every second", "err", c.err)
 		}
 	}
 	if err != nil {

@@ -99,9 +99,9 @@ func (h *host) reportMTU() {
 // has a smaller MTU than the plan says. Others of that length would fail as well, and each failure
 // costs a recovery, so they are dropped until the plan has changed, or for a while.
 func (h *host) refused(size int) {
-	const smallest = 256 - ipoib.HeaderLen // each port carries that (IBA 1.4, table 43)
+	const smallest = 256 - ipoib.HeaderLen // each port carries this much (IBA 1.4, table 43)
 	n := &h.narrow
-	size = min(size, h.now.MTU) // that of a large packet is the sum of its segments
+	size = min(size, h.now.MTU) // the size of a large packet is the sum of its segments
 	fits := max(size-1, smallest)
 	if n.until.IsZero() {
 		n.pause = qprecovery.BackOff(n.pause, narrowFirst, narrowLast)
@@ -161,11 +161,11 @@ type MTUState struct {
 type mtuReport struct {
 	path     hca.PathLimit // that determines the MTU; zero: none
 	exceeded hca.PathLimit // that carries less than the MTU; zero: none
-	below    bool          // the MTU is below that of IPv6
+	below    bool          // the MTU is too small for IPv6
 }
 
 // found records the MTU of the interface at the start. The operator requested the MTU of an
-// adopted interface, unless one is configured (0: none), but not that of a new one.
+// adopted interface, unless one is configured (0: none), but not the MTU of a new one.
 func (s *MTUState) found(mtu, configured int, adopted bool) {
 	*s = MTUState{Set: mtu, Wish: configured}
 	if adopted && configured == 0 {

@@ -16,7 +16,7 @@ type records struct {
 
 	mu   sync.Mutex
 	sets [][]ud.Recorder               // of each capture, one recorder for each producer
-	slow atomic.Pointer[[]ud.Recorder] // those of Run's goroutine
+	slow atomic.Pointer[[]ud.Recorder] // the recorders of Run's goroutine
 }
 
 // Origin returns the current address of the interface on the fabric, or nil before it first had

@@ -268,7 +268,7 @@ func (r *recovery) prove(a *attachment, done *qprecovery.Done) (err error) {
 	done.Frozen, err = a.ep.Prove()
 	switch {
 	case done.Frozen:
-		r.f.log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
+		r.f.log.Error("the device is frozen: probes on a fresh queue pair also went unanswered")
 	case err == nil:
 		r.f.log.Warn("freeze not proven: the device answers on a fresh queue pair, " +
 			"or its wire is full, or its port is down")
@@ -277,7 +277,7 @@ func (r *recovery) prove(a *attachment, done *qprecovery.Done) (err error) {
 }
 
 // operate runs an operation of the ladder on the worker, and then reports its result. verb
-// is that of an error that does not name one; succeeded follows a success, and may be nil.
+// is for an error that names none; succeeded follows a success, and may be nil.
 func (r *recovery) operate(
 	op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func(),
 ) {

@@ -9,7 +9,7 @@ import (
 
 // sources returns the IP addresses that the host may use: the configured ones and the link-local one of its MAC,
 // which no other interface has; nil: any. The daemon has the kernel use that one ([link.Assignment]), and restores
-// the MAC when someone changes it. Another link-local address could be that of any host or router.
+// the MAC when someone changes it. Another link-local address could belong to any host or router.
 func (f *Iface) sources() (list []netip.Addr) {
 	if !f.cfg.SourceCheck {
 		return nil
@@ -28,8 +28,7 @@ func (f *Iface) checkSources() {
 	}
 }
 
-// ownAddrs returns the host's addresses among those of ib0 and its master that it may use: the table announces
-// them.
+// ownAddrs returns the addresses of ib0 and its master that the host may use: the table announces them.
 func (f *Iface) ownAddrs() (own []netip.Addr) {
 	list := f.sources()
 	for ip := range f.host.now.SelfAddrs() {

@@ -32,8 +32,8 @@ type shown struct {
 	snapshot atomic.Pointer[snapshot]
 	at       time.Time // of the next one
 	ended    bool      // Run has returned f.end
-	// txDropped is the kernel's count of dropped frames without those of the filter. They are not read at
-	// the same moment, and the filter's count is the newer one.
+	// txDropped is the kernel's count of dropped frames less the filter's. They are not read at the same
+	// moment, and the filter's count is the newer one.
 	txDropped highest
 }
 
@@ -60,7 +60,7 @@ type snapshot struct {
 }
 
 // Status returns the state of the interface. Any goroutine may call it. It does not wait for
-// Run: it reads only atomic counters, the kernel's counters by netlink, and those of the eBPF
+// Run: it reads only atomic counters, the kernel's counters by netlink, and the counters of the eBPF
 // filter. The rest is from the last snapshot, whose age is at most publishEvery plus publishPeer
 // for each peer, or publishRest while nothing happens. If it is older (see its Time), Run's
 // goroutine hangs.

@@ -53,8 +53,7 @@ func (j *Journal) Add(e Entry) {
 	j.added = make(chan struct{})
 }
 
-// Restore continues the journal of another process with its entries, oldest first. The journal is empty
-// before.
+// Restore takes over the entries of another process's journal, oldest first. The journal must be empty.
 func (j *Journal) Restore(entries []Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxLines bounds the file, in entries: then it is written again with those of the ring.
+	// maxLines bounds the file, in entries: then it is rewritten with the entries of the ring.
 	maxLines = 2 * Size
 	// maxKept and maxLine bound what is read of the file and of an entry, in bytes. An entry has some hundred;
 	// the longest text (maxText) takes six times its length if each byte is escaped.
@@ -47,8 +47,8 @@ func (j *Journal) Load(path string) error {
 	return lines.Err()
 }
 
-// Create creates the file that Keep writes to, with the present entries, in place of that of a former
-// process.
+// Create creates the file that Keep writes to, with the present entries, in place of a former process's
+// file.
 func (j *Journal) Create(path string) (*os.File, error) {
 	return kernel.Replace(path, func(f *os.File) error { return writeLines(f, j.Since(0)) })
 }

@@ -85,7 +85,7 @@ func (s sink) addCounters(of *scope, name string, counters report.Counters) {
 // help makes a sentence of a row of docs/counters.md.
 func help(meaning string) string { return strings.ToUpper(meaning[:1]) + meaning[1:] + "." }
 
-// bucket counts values up to a bound in nanoseconds, but not those of lower buckets.
+// bucket counts values up to a bound in nanoseconds, but not the values of lower buckets.
 type bucket struct {
 	upTo  float64
 	count uint64

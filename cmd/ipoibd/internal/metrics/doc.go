@@ -32,6 +32,6 @@
 // there are at most 64 connections, and a new one beyond that closes the oldest; and at most 100
 // connections a second are accepted. Others wait in the kernel's queue of 64. Scrapes within
 // 100 ms share one reading of the status. So a flood takes little of the processor from the data
-// path. During one, a legitimate network client may have to try again; the control socket is
+// path. During one, a legitimate network client may have to retry; the control socket is
 // not affected.
 package metrics

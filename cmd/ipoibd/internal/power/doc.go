@@ -11,7 +11,7 @@
 // has returned. The context of Suspend ends after 8/10 of the time that logind grants. For a
 // hook that does not return, logind itself stops waiting at the end of that time. It grants
 // no inhibitor while it prepares for sleep, so Watch takes the next one on wake-up. A process that
-// continues the daemon inherits the descriptor, also while the system prepares for sleep: it then
+// takes over inherits the descriptor, also while the system prepares for sleep: it then
 // calls Suspend itself, and releases the inhibitor afterwards.
 //
 // # The machine

@@ -10,7 +10,7 @@ import (
 )
 
 // Inhibitor makes the system wait for this daemon. The zero value holds nothing. A process that
-// continues the daemon gets duplicates of the descriptors, so that one of the two holds it at any time (R26).
+// takes over from the daemon gets duplicates of the descriptors, so that one of the two holds it at any time (R26).
 type Inhibitor struct {
 	mu    sync.Mutex
 	files inhibitors

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// queueLen is how many lines wait: those of several resets of several
+	// queueLen is how many lines wait: enough for several resets of several
 	// interfaces, in less than a megabyte.
 	queueLen = 1024
 	// closeTime is how long Close waits for a reader.

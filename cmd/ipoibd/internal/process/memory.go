@@ -51,7 +51,7 @@ func LockMemory() error {
 		return err
 	}
 	for _, m := range files(maps) {
-		// mlock without ONFAULT reads every page, and makes those of the data segment
+		// mlock without ONFAULT reads every page, and makes the pages of the data segment
 		// private.
 		if _, _, errno := unix.Syscall(unix.SYS_MLOCK, m.start, m.end-m.start, 0); errno != 0 {
 			return fmt.Errorf("lock %s in memory: %w", m.path, errno)

@@ -28,7 +28,7 @@
 //   - The record is copied, so that a reset that was cut short is completed.
 //
 // Until the files can be created again, resets fail with that reason, and processes that wait
-// for a leader that has died continue to wait.
+// for a leader that has died go on waiting.
 //
 // # Limits
 //

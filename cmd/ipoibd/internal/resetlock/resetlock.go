@@ -145,7 +145,7 @@ func (l *Locks) Close() {
 }
 
 // ErrUnfinished says that a reset has removed the device and has not brought it back. The
-// processes that share the device try again to bring it back.
+// processes that share the device retry to bring it back.
 var ErrUnfinished = errors.New("the device is gone until the reset is completed")
 
 // ErrHeld means that nothing was done, because another process has the device open.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct seccomp_data, seccomp(2); those of arguments are of their lower halves.
+// Offsets in struct seccomp_data, seccomp(2); an argument's is the offset of its lower half.
 const (
 	offsetNr   = 0
 	offsetArch = 4

@@ -19,7 +19,7 @@ import (
 const (
 	self = "/proc/self/exe"
 	// variable tells the second start what the first one has done. The name does not begin like
-	// those of the flags.
+	// the variables of the flags.
 	variable = "_IPOIBD_SANDBOX"
 	// outside can be read by any process, but not in a sandbox.
 	outside = "/"

@@ -86,7 +86,7 @@ func (p Policy) restrictFiles() (abi int, missing []string) {
 	const abstract = "connections to abstract UNIX sockets are not restricted, because "
 	if strings.HasPrefix(os.Getenv("NOTIFY_SOCKET"), "@") {
 		config.Scoped &^= syscall.ScopeAbstractUnixSocket
-		missing = append(missing, abstract+"that of the service manager (NOTIFY_SOCKET) is one")
+		missing = append(missing, abstract+"the service manager's socket (NOTIFY_SOCKET) is one")
 	}
 	if err := config.BestEffort().Restrict(rules...); err != nil {
 		return 0, []string{fmt.Sprintf("access to files is not restricted: %v", err)}

@@ -1,5 +1,5 @@
 // Package processtest checks the promises that the daemon makes for the reset of a device
-// (R17): [DenyFiles] ends the process when it opens a file on a disk or starts a program,
+// (R17): [DenyFiles] kills the process when it opens a file on a disk or starts a program,
 // [MajorFaults] counts the pages that had to be read from a disk, [ReadUsage] returns how
 // much memory is locked, and [DropCaches] empties the kernel's caches.
 //

@@ -14,7 +14,7 @@ const (
 	offsetArch = 4
 )
 
-// DenyFiles makes the process end with SIGSYS when any of its threads, present or
+// DenyFiles makes the process die of SIGSYS when any of its threads, present or
 // future, opens a file on a disk or starts a program. On the signal, Go's runtime prints
 // the stack of that thread. Open sockets, pipes and files continue to work. Files without
 // a disk, such as those in /proc, may be opened; [Guard] records them.

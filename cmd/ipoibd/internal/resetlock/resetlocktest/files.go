@@ -137,7 +137,7 @@ func (p *share) Close() {
 	p.die()
 }
 
-// die releases the locks, as the kernel does for a process that ends.
+// die releases the locks, as the kernel does for a process that exits.
 func (p *share) die() {
 	p.Drop()
 	p.Disclaim()

@@ -43,7 +43,7 @@ func (n *Neighbour) start(l *Files) {
 	})
 }
 
-// die ends the process, whatever it is doing.
+// die kills the process, whatever it is doing.
 func (n *Neighbour) die() {
 	n.use(false)
 	n.share.die()
@@ -196,7 +196,7 @@ func (n *Neighbour) Kill() { n.order(n.die) }
 // Stop stops the process, as SIGSTOP does.
 func (n *Neighbour) Stop() { n.order(func() { n.stopped = true }) }
 
-// Continue continues a process that is stopped.
+// Continue resumes a stopped process, as SIGCONT does.
 func (n *Neighbour) Continue() { n.order(func() { n.stopped = false }) }
 
 // Uses reports whether the neighbour has the device open, and no reset is under way.

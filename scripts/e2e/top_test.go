@@ -171,7 +171,7 @@ func TestTopUnderAFaultStorm(t *testing.T) {
 	}
 
 	p.faulty.daemon.kill()
-	s.waitShows(t, "no answer, trying again: .*no daemon answers")
+	s.waitShows(t, "no answer, retrying: .*no daemon answers")
 	p.resume()
 	s.waitShows(t, fmt.Sprintf("pid %d,", p.faulty.daemon.cmd.Process.Pid))
 	if err := pty.Setsize(s.file, &pty.Winsize{Cols: columns, Rows: 8}); err != nil {

@@ -70,7 +70,7 @@ func (m *Model) header() (lines []string) {
 	}
 	switch {
 	case m.failed != nil:
-		lines = append(lines, bad.Render(escaped("no answer, trying again: %v", m.failed)))
+		lines = append(lines, bad.Render(escaped("no answer, retrying: %v", m.failed)))
 	case m.status == nil:
 		lines = append(lines, "waiting for the daemon")
 	case m.paused:

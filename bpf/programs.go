@@ -48,8 +48,8 @@ type Programs struct {
 	free []int      // slots that no Filter uses
 }
 
-// The descriptors of loaded programs are, in this order, those of the maps counts and waiting, of the
-// map by which filters find their shared program, of the steering programs, and of the filters.
+// The descriptors of loaded programs belong, in this order, to the maps counts and waiting, the map by
+// which filters find their shared program, the steering programs, and the filters.
 const numMaps = 3
 
 // Load loads the steering programs and a number of filters. It returns their descriptors, for Open,

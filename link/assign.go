@@ -85,7 +85,7 @@ func (t *TAP) BringUp() error {
 }
 
 // assignAddrs removes addresses first: the kernel removes the secondary addresses of a network
-// together with its primary one. The MTU is that of the interface.
+// together with its primary one. mtu is the MTU of the interface.
 func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 	had, err := r.assignedAddrs(index)
 	return errors.Join(err, replace(had, want,
@@ -95,7 +95,7 @@ func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 			switch {
 			case !p.Addr().Is6():
 			case errors.Is(err, unix.EINVAL) && mtu < minIPv6MTU:
-				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and that of the interface is %d",
+				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and the interface has %d",
 					err, minIPv6MTU, mtu)
 			case errors.Is(err, unix.EACCES):
 				err = fmt.Errorf("%w: IPv6 is disabled on the interface (sysctl disable_ipv6)", err)

@@ -195,7 +195,7 @@ func TestInvalidAddressAndTheMTU(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := tap.Assign(Assignment{Addrs: prefixes("2001:db8::1/64")})
-	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), blame+", and that of the interface is 1000") {
+	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), blame+", and the interface has 1000") {
 		t.Errorf("at an MTU of 1000: %v, want EINVAL, and the MTU blamed", err)
 	}
 }

@@ -33,7 +33,7 @@ type Device interface {
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
-	// SetOffloads turns on those of the wanted offloads that the kernel supports, and returns
+	// SetOffloads turns on the wanted offloads that the kernel supports, and returns
 	// them as got. From then on, ReadBatch returns frames of up to MaxFrame bytes whose virtio
 	// header requests a checksum or segmentation. After a call with fewer offloads, ReadBatch
 	// may still return such frames that were queued before. Open and Close turn all offloads
@@ -55,7 +55,7 @@ type Device interface {
 	Watch(ctx context.Context) (<-chan State, error)
 	// Counters returns the counts of this process.
 	Counters() Counters
-	// KernelCounters returns those of the kernel, from netlink, perhaps as they were 100 ms ago, even if the
+	// KernelCounters returns the kernel's counters, from netlink, perhaps as they were 100 ms ago, even if the
 	// device was closed since. Errors: the kernel does not answer, perhaps because another process holds its
 	// rtnl lock; ErrGone. Blocks for a fraction of a second at most.
 	KernelCounters() (KernelCounters, error)
@@ -124,8 +124,8 @@ type State struct {
 	Above []netip.Prefix // the addresses of its master, listed in the same way
 }
 
-// SelfAddrs yields the host's own addresses behind the interface: those of the interface
-// and those of its master.
+// SelfAddrs yields the host's own addresses behind the interface: the addresses of the interface
+// and of its master.
 func (s State) SelfAddrs() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for _, list := range [][]netip.Prefix{s.Addrs, s.Above} {

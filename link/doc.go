@@ -16,10 +16,10 @@
 // to a multi-queue TAP and splits the traffic between the two. The queues
 // themselves are the lock. A process attaches only if there is no queue, and then
 // counts the queues (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). If it finds
-// more than its own, it detaches before it has changed anything, and tries again for a second,
+// more than its own, it detaches before it has changed anything, and retries for a second,
 // after random pauses. Otherwise it attaches its further queues ([Spec].Queues). Of several
-// processes the one that attaches last sees the others, so no two succeed. The lock ends with
-// the process, is valid in any namespace to which the interface is moved, and needs no file.
+// processes the one that attaches last sees the others, so no two succeed. The lock is released when
+// the process exits, is valid in any namespace to which the interface is moved, and needs no file.
 //
 // A file in /run/ipoibd/holders contains the PID of the holder. Its name consists of the
 // namespace's inode and the interface's index there, and the holder keeps it locked
@@ -30,7 +30,7 @@
 // # Ownership
 //
 // [Open] makes the effective user and group of the process the owner and the group
-// of the interface, also when it adopts one. They remain when the process ends. Any
+// of the interface, also when it adopts one. They remain when the process exits. Any
 // user who may open /dev/net/tun, which is every user on most systems, can attach to an
 // interface without an owner and a group. With them, the kernel lets a process attach
 // only if it has CAP_NET_ADMIN in the user namespace of the interface's network
@@ -107,11 +107,11 @@
 // interface (TUNGETDEVNETNS, TUNGETIFF). If that is not the namespace in which the
 // interface was opened (home), a netlink socket is opened for the request and closed
 // afterwards, because a socket or a descriptor would keep the namespace and its contents
-// alive after the container has ended.
+// alive after the container has exited.
 //
-// Messages arrive at a socket at home, which receives those of every namespace that has an
+// Messages arrive at a socket at home, which receives the messages of every namespace that has an
 // ID there (NETLINK_LISTEN_ALL_NSID). An ID does not keep a namespace alive; each visit
-// makes sure that there is one. When the container ends, the kernel deletes the interface.
+// makes sure that there is one. When the container exits, the kernel deletes the interface.
 // It sends no message about that, because it removes the ID first, but it reports the
 // removal of the ID (RTM_DELNSID).
 //
@@ -134,7 +134,7 @@
 // interface, and the thread returns. The interface can be adopted there again, which is impossible for one
 // that was moved: a queue attaches only to devices of the namespace in which its file was opened. On the
 // other hand, that file keeps the namespace alive, and with it the interface, when the container has
-// ended. Whoever lends says that the container has ended by removing the path of the namespace, as
+// exited. Whoever lends says that the container has exited by removing the path of the namespace, as
 // container runtimes do. So each inspection looks whether the path still leads home, and otherwise
 // deletes the interface, as the kernel would have. The other queues and sockets end when the owner closes
 // the interface that is gone.

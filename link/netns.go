@@ -12,10 +12,10 @@ import (
 )
 
 // ErrNoNamespace reports a path that does not lead to a network namespace, or no longer does.
-var ErrNoNamespace = errors.New("this process sees no network namespace there")
+var ErrNoNamespace = errors.New("no such network namespace")
 
 // openNamespace opens the network namespace at a path. The caller closes the file soon, because it
-// keeps the namespace alive. Errors: ErrNoNamespace, and those of open(2).
+// keeps the namespace alive. Errors: ErrNoNamespace, and the errors of open(2).
 func openNamespace(path string) (*os.File, error) {
 	// Not os.Open: a FIFO would block it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -95,7 +95,7 @@ func (t *TAP) lender() (ns *os.File, err error) {
 }
 
 // subscribe returns the notifications of the calling thread's namespace, including the removal of namespace
-// IDs, and if permitted those of every namespace that has an ID in this one.
+// IDs, and if permitted the notifications of every namespace that has an ID in this one.
 func subscribe() (*kernel.Notifications, error) {
 	n, err := kernel.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID)

@@ -94,7 +94,7 @@ func there(f *os.File) bool {
 }
 
 // removeOld removes the files of processes that were killed, which are no longer locked. It may
-// take a file for one that another process has just created, and not locked yet. That process tries again.
+// take a file for one that another process has just created, and not locked yet. That process retries.
 func removeOld() {
 	files, _ := os.ReadDir(notesDir)
 	for _, file := range files {
@@ -134,7 +134,7 @@ func holder(index int) int {
 	}
 	defer f.Close()
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return 0 // the process that wrote it has ended
+		return 0 // the process that wrote it has exited
 	}
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {

@@ -17,7 +17,7 @@ import (
 )
 
 // claimTimeout bounds how long Open and Delete try to get an interface that another
-// process holds: the queue of a killed process is detached shortly after its end, and two
+// process holds: the queue of a killed process is detached shortly after it dies, and two
 // processes that start at the same time may each see the other.
 const (
 	claimTimeout = time.Second
@@ -332,7 +332,7 @@ func isEthernet(l netlink.Link) bool { return l.Attrs().EncapType == "ether" }
 // ErrNoTun, ErrPermission.
 func Delete(name string) error { return DeleteIn("", name) }
 
-// DeleteIn is Delete in the network namespace at a path. Errors: ErrNoNamespace, and those of Delete.
+// DeleteIn is Delete in the network namespace at a path. Errors: ErrNoNamespace, and the errors of Delete.
 func DeleteIn(netns, name string) error {
 	if err := validName(name); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 // MaxQueues bounds the queues of an interface.
 const MaxQueues = 8
 
-// Queue is one queue of a TAP. Its methods are those of [Device], and apply to this queue. The
+// Queue is one queue of a TAP. It has the methods of [Device], which apply to this queue. The
 // kernel puts each frame from the host into one of the queues, which [Programs].Steering selects
 // or, without it, the kernel itself.
 type Queue struct {

@@ -35,7 +35,7 @@ const DefaultLargeTxQueueLen = 1024
 // interface keeps the host's settings.
 type Spec struct {
 	Name string // 1-15 bytes, without '/', ':', '%' and white space
-	// Netns is the path of the network namespace in which the interface is; empty: that of this
+	// Netns is the path of the network namespace in which the interface is; empty: the namespace of this
 	// process. The interface is lent to that namespace: it is deleted once the path is gone, or leads
 	// to another namespace (see [TAP.Inspect]). Entering the namespace requires CAP_SYS_ADMIN.
 	Netns string
@@ -48,7 +48,7 @@ type Spec struct {
 	TxQueueLen int     // frames; 0: DefaultTxQueueLen
 	// LargeTxQueueLen replaces TxQueueLen while SetOffloads has turned segmentation on; 0:
 	// DefaultLargeTxQueueLen. It applies to an adopted interface too, unless the host has set
-	// a length other than that of the specification.
+	// a length other than the specification's.
 	LargeTxQueueLen int
 	// Queues is the number of queues to attach, up to MaxQueues; 0 means 1.
 	Queues int

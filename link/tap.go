@@ -29,7 +29,7 @@ type TAP struct {
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
 	programs    Programs   // the argument of the last SetPrograms
-	given       bool       // another process continues the interface: see GiveUp
+	given       bool       // another process takes over the interface: see GiveUp
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc

@@ -26,7 +26,7 @@ var errElusive = errors.New("the interface keeps being moved or renamed")
 
 // visit calls f with the interface and a netlink socket of its current network namespace. f
 // must not keep either. Errors: ErrGone, ErrClosed, ErrPermission if the namespace may not
-// be entered, and those of f.
+// be entered, and the errors of f.
 func (t *TAP) visit(f func(r *rtnl, l netlink.Link) error) error {
 	for range visitTries {
 		found, err := t.visitOnce(f)

@@ -16,7 +16,7 @@ var ErrNotPrivate = errors.New("must be a directory or file owned by root or the
 // OpenPrivate opens a file that only root and this user can have written: a regular file that others cannot even
 // read, since a reader could lock it, or with O_DIRECTORY a directory that others cannot write. With O_CREAT it
 // creates the file. name is relative to the directory dirFD, or to the working directory with AT_FDCWD.
-// It does not wait for the writer of a FIFO. Errors: ErrNotPrivate, and those of openat(2).
+// It does not wait for the writer of a FIFO. Errors: ErrNotPrivate, and the errors of openat(2).
 func OpenPrivate(dirFD int, name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(dirFD, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {

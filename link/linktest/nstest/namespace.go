@@ -76,7 +76,7 @@ func (ns *Namespace) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd())
 }
 
-// Command prepares a program that runs in the namespace. The process ID is that of the
+// Command prepares a program that runs in the namespace. The process ID belongs to the
 // program, not of nsenter. It is killed when the test ends, and when the thread ends that has
 // started it, so a test must not end threads.
 func (ns *Namespace) Command(name string, args ...string) *exec.Cmd {

@@ -73,7 +73,7 @@ func Pair(tb testing.TB, mtu int) (a, b *Namespace) {
 }
 
 // Switch creates n namespaces, at most 250, on one [Segment] with the given MTU. Their
-// addresses are those of hosts 0 to n-1.
+// addresses belong to hosts 0 to n-1.
 func Switch(tb testing.TB, n, mtu int) []*Namespace {
 	tb.Helper()
 	segment := NewSegment(tb, mtu)

@@ -113,7 +113,7 @@ func (t *roster) sweep() {
 // (128). Therefore no other peer gets that MAC, a frame to it is resolved by p's IP
 // addresses, and p gets its MAC back if it returns.
 //
-// The bounds are those of the table. The peer that was removed first makes room: within
+// The bounds are the table's. The peer that was removed first makes room: within
 // its class, so that heard peers do not displace used ones, and within its GID, where
 // heard peers go first.
 //

@@ -61,7 +61,7 @@ type AHFailed struct {
 	Err error
 }
 
-// HostAddrs are all the host's addresses on this link: those of ib0, or of the
+// HostAddrs are all the host's addresses on this link: the addresses of ib0, or of the
 // bridge that ib0 is a port of, without tentative ones. Addresses beyond
 // [maxHostAddrs] are ignored. The table announces new ones.
 type HostAddrs struct {

@@ -12,7 +12,7 @@ import (
 //	from    | to      | cause                          | action
 //	none    | asked   | a message for the peer         | CreateAH
 //	asked   | ready   | AHReady                        | send the kept messages
-//	asked   | waiting | AHFailed, tries left           | try again after ahBackoff, doubled each time
+//	asked   | waiting | AHFailed, tries left           | retry after ahBackoff, doubled each time
 //	asked   | refused | AHFailed, final or last try    | drop the kept messages
 //	waiting | asked   | the pause is over              | CreateAH
 //	refused | none    | ahHoldoff is over              |
@@ -239,7 +239,7 @@ func (t *Table) ahReady(ev AHReady) {
 	}
 }
 
-// ahFailed tries again to get a handle of a peer, or gives up. It gives up a notice.
+// ahFailed retries to get a handle of a peer, or gives up. It gives up a notice.
 func (t *Table) ahFailed(ev AHFailed) {
 	if _, ok := t.notices.asked[ev.ID]; ok {
 		delete(t.notices.asked, ev.ID)

@@ -122,7 +122,7 @@ func (l *Ladder) transition(on cause) *row {
 }
 
 // result ends the current operation. It enters the state that the result leads to, or the pending
-// state if that has a higher rung. If both lead to Asking, the reason is that of the pending state: it
+// state if that has a higher rung. If both lead to Asking, the pending state has the reason: it
 // says which error of the device it was, not only that a verb has failed.
 func (l *Ladder) result(now time.Time, on cause) {
 	to, why := transitions[l.state][on].to, l.reasonOf(on)

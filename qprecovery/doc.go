@@ -81,7 +81,7 @@
 // its window also leads to the next one, but no further than the CQ rung: there the pauses
 // before a rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
 // device. A device that fails too often pauses in the same way, from 10 s to 5 min: each
-// failure counts, also that of an opening, regardless of the outcome of its reset. Resets that
+// failure counts, also a failed opening, regardless of the outcome of its reset. Resets that
 // the operator or another process requests do not count. Windows are measured on a clock that
 // runs only in health.
 //
@@ -102,7 +102,7 @@
 // A suspended device stays closed until it is resumed, and no wait runs in the
 // meantime. Like the operator's commands, a suspension does not count as a use.
 //
-// Another process can continue a ladder that has no operation under way ([Ladder.HandOver],
+// Another process can take over a ladder that has no operation under way ([Ladder.HandOver],
 // [DeviceLadder.HandOver]): budgets, pauses, waits and the current record go on. The
 // other process opens the device itself, so an open device begins there as at a first start.
 //

@@ -230,7 +230,7 @@ func (l *Ladder) order(now time.Time, ev Order) {
 }
 
 // done handles the result of the current operation. Any other result is stale, except that a verb
-// that was stuck accuses the device even if the operation exceeded its limit first (R8).
+// that was stuck requests a reset of the device even if the operation exceeded its limit first (R8).
 func (l *Ladder) done(now time.Time, ev Done) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {

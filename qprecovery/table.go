@@ -65,7 +65,7 @@ const (
 // scopes are the scopes of errors by their causes.
 var scopes = [numCause]Scope{causeSuspect: ScopeQueues, causeCQ: ScopeCQs, causeDevice: ScopeDevice}
 
-// Time limits of the states that run no rung; those of rungs are in rung.go.
+// Time limits of the states that run no rung; the limits of rungs are in rung.go.
 const (
 	queryLimit   = time.Second      // one verb
 	proveLimit   = 32 * time.Second // see below
@@ -128,7 +128,7 @@ func (s State) outranks(other State) bool {
 	return s.Rung() > other.Rung() || s == Releasing && other != Releasing
 }
 
-// row is one transition. Its action is that of entering the state to.
+// row is one transition. Its action is the action of entering the state to.
 type row struct {
 	from State
 	on   cause

@@ -1,6 +1,6 @@
 package qprecovery
 
-// Verb is a verb of the hca contract. Its name is that of libibverbs without the
+// Verb is a verb of the hca contract. Its name is the one in libibverbs without the
 // prefix.
 type Verb uint8
 

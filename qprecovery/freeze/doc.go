@@ -19,7 +19,7 @@
 // unanswered, which reveals a send queue that accepts nothing although nothing is
 // outstanding.
 //
-// The counts are those of the pumps, which may wait for a processor while the device works. So
+// The counts come from the pumps, which may wait for a processor while the device works. So
 // when half of ProbeLimit has passed, the detector requests polls, and judges the probe only
 // after both pumps have completed a round that began later. If that takes longer than
 // ProbeLimit, the probe's time starts over. A pump that completes no such round for RoundLimit

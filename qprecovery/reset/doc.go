@@ -97,7 +97,7 @@
 //
 // # Limits
 //
-// A leader that is stopped blocks the others until it continues or ends; they report it
+// A leader that is stopped blocks the others until it resumes or exits; they report it
 // ([Silent]). A process that is stopped while it holds the device makes the resets of others
 // fail. A program that takes no part in the locks loses the device if it opens it after the
 // last check. If no process has the privilege to reset, a reset that had begun ends for the

@@ -77,7 +77,7 @@ const (
 	Released             // the user holds nothing of the device
 	Done                 // the reset returned; OutcomeDenied, OutcomeHeld: nothing was done
 	Opened               // the user has opened the device, so nothing is left of a reset that was cut short
-	Close                // this process ends; the user holds nothing, and no reset is under way
+	Close                // this process exits; the user holds nothing, and no reset is under way
 	numKind
 )
 
@@ -95,7 +95,7 @@ type (
 		ID      ID
 		Outcome Outcome
 		Detail  string
-		// Abandon is that of Reset, for a reset that another process held up for the grace
+		// Abandon is as in Reset, for a reset that another process held up for the grace
 		// period: this process no longer waits for its users either.
 		Abandon bool
 	}
@@ -359,7 +359,7 @@ func (m *Machine) opened(ev Event) {
 }
 
 // void ends the record of a reset that was cut short, because the device works (R21). If
-// another process holds the intent lock, look tries again.
+// another process holds the intent lock, look retries.
 func (m *Machine) void() {
 	m.deadline = time.Time{}
 	if ours, _ := m.k.Claim(); ours {

@@ -90,7 +90,7 @@ type DeviceAttr struct {
 	// MaxTSO is the payload of one large send in bytes, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps,
 	// for UD).
 	MaxTSO     int  `json:"-"`
-	USO        bool `json:"-"` // large sends of UDP are supported, besides those of TCP
+	USO        bool `json:"-"` // large sends of UDP are supported, besides TCP
 	LRO        bool `json:"-"` // QPSpec.LRO is supported
 	BlocksLoop bool `json:"-"` // QPSpec.BlockLoopback is supported (IB_DEVICE_BLOCK_MULTICAST_LOOPBACK)
 	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each

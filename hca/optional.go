@@ -101,7 +101,7 @@ type QueueCreator interface {
 	// among each other only. The device chooses the queue that receives a message, always
 	// the same one for the messages of one sender. But it delivers a message that the QP
 	// sends to itself to the queue that it was sent from, so that each queue can be probed.
-	// A copy of a multicast is received by one queue. Errors: those of PD.CreateQP. May
+	// A copy of a multicast is received by one queue. Errors: as PD.CreateQP. May
 	// block.
 	CreateQueues(spec QPSpec, cqs []CQPair) (QP, []Queue, error)
 }

@@ -110,7 +110,7 @@ func (d *Device) Clear() {
 	d.recount()
 }
 
-// Release lets the verbs that VerbHangs blocks return, as those of hardware do after a
+// Release lets the verbs that VerbHangs blocks return, as the verbs of hardware do after a
 // reset.
 func (d *Device) Release() {
 	d.mu.Lock()

@@ -48,6 +48,6 @@
 //	gid_change         | the next one, which undoes it: the first GID is missing
 //	pkey_change        | the next one, which undoes it: the first P_Key is missing
 //
-// Memory and address handles are those of the backend, not wrapped. Inject and Release
+// Memory and address handles are the backend's own, not wrapped. Inject and Release
 // may be called from any goroutine.
 package faults

@@ -49,7 +49,7 @@
 // [Open] gives open_device a limit in the same way. An opening that is abandoned counts as a zombie.
 //
 // Drivers may hold query_port back under a lock of the host (rtnl), which is no fault of the
-// device. So when query_port exceeds HostTimeout, the guard calls alloc_pd, and continues to wait
+// device. So when query_port exceeds HostTimeout, the guard calls alloc_pd, and goes on waiting
 // while that is answered, for up to Options.HostStuck (R7). The same applies to attach_mcast of the
 // software HCA.
 //
@@ -61,7 +61,7 @@
 //
 // # Releasing
 //
-// In the healthy state the result of a release is that of the backend (ErrBusy). In the
+// In the healthy state a release returns the result of the backend (ErrBusy). In the
 // failed state an object is closed for its caller immediately. One goroutine then closes
 // the backend's objects, each after its children are closed and the verbs on it have
 // returned. [Device.Close] waits for that goroutine for at most VerbTimeout. While a post or a

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxZombies bounds the zombies of one HCA, and thereby those of the process, because the
+// MaxZombies bounds the zombies of one HCA, and thereby of the process, because the
 // configuration lists its HCAs. A zombie may keep all the memory that its instance
 // registered, and one thread for each stuck call: at most 2*Options.MaxStuck verbs, NextEvent, one
 // call that releases an object, and one post or method of a CQ for each goroutine that made them.

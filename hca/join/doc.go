@@ -7,7 +7,7 @@
 // IP identification of a datagram with DF, which has no meaning (RFC 6864 section 4.1), and
 // padding behind a packet, which is cut off.
 //
-// The rules are those of inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
+// The rules follow inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
 // udp_gro_receive_segment (Linux 6.18), except for the differences below:
 //
 //   - IPv4 without options, or IPv6 without extension headers; not a fragment; not sent to a

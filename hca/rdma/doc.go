@@ -24,7 +24,7 @@
 //
 // # Network namespaces
 //
-// All information is that of the network namespace of the calling thread. Uevents reach
+// All information is about the network namespace of the calling thread. Uevents reach
 // only the network namespaces that the initial user namespace owns (lib/kobject_uevent.c).
 // In others, [Watch] fails with [ErrUserNamespace], and the caller has to poll the list.
 //

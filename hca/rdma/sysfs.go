@@ -92,7 +92,7 @@ func portDir(device string, num uint8) string {
 	return path.Join(classDevices, device, "ports", strconv.Itoa(int(num)))
 }
 
-// read reads the port without its GID table. The caller has set GUID to that of the node.
+// read reads the port without its GID table. The caller has set GUID to the node's.
 func (p *Port) read(sys fs.FS, dir string) error {
 	state, err := attr(sys, dir, "state")
 	if err != nil {

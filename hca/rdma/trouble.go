@@ -10,7 +10,7 @@ import (
 // Trouble is a reason why a device or a port cannot carry an interface.
 type Trouble uint8
 
-// The troubles of a device, then those of a port.
+// The troubles of a device, then of a port.
 const (
 	NoVerbs Trouble = iota
 	NotIBTA
@@ -67,7 +67,7 @@ func (d Device) Troubles() (out []Trouble) {
 	return out
 }
 
-// Troubles returns the troubles of the port. It includes those of its GIDs only if the GIDs
+// Troubles returns the troubles of the port. It includes the troubles of its GIDs only if the GIDs
 // were read.
 func (p Port) Troubles() (out []Trouble) {
 	infiniBand := p.LinkLayer == hca.LinkLayerInfiniBand

@@ -32,8 +32,8 @@ func (u User) String() string {
 }
 
 // tracked is a kind of resource that the kernel tracks (drivers/infiniband/core/restrack.c):
-// the command that lists those of a device, and the attributes of the list and of an entry
-// (rdma_netlink.h). The kernel lists those of all processes to any caller, and does not ask
+// the command that lists the resources of a device, and the attributes of the list and of an entry
+// (rdma_netlink.h). The kernel lists the resources of all processes to any caller, and does not ask
 // the device for either kind, so a device that hangs does not delay the answer.
 type tracked struct {
 	command      int
@@ -106,7 +106,7 @@ func (t tracked) users(d Device) ([]User, error) {
 	return slices.Compact(out), nil
 }
 
-// identify replaces the IDs of threads by those of their processes, with their names. An ID that
+// identify replaces the IDs of threads by the IDs of their processes, with their names. An ID that
 // /proc does not show stays.
 func identify(proc fs.FS, users []User) {
 	for i := range users {

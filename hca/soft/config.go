@@ -22,7 +22,7 @@ type Config struct {
 	// Transport, which the device also uses to join groups and to watch the underlay.
 	More []transport.Transport
 
-	// GUID is that of node and port; zero: derived from the underlay's MAC, as
+	// GUID is the GUID of node and port; zero: derived from the underlay's MAC, as
 	// rxe does. It is required for an underlay without a MAC.
 	GUID hca.GUID
 

@@ -77,7 +77,7 @@ var counterTable = [numCounter]hca.Counter{
 	dropTransport:   {Name: "tx_drop_transport", Kind: hca.CountDrop},
 }
 
-// counters are those of one lane: the device's own counters, and the engine's reasons.
+// counters are the counters of one lane: the device's own, and the engine's reasons.
 type counters struct {
 	own    [numCounter]atomic.Uint64
 	reason [softqp.NumReason]atomic.Uint64

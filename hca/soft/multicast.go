@@ -20,7 +20,7 @@ type lingering struct {
 }
 
 // AttachMulticast implements [hca.QP]. It ignores the GID, because there is only one
-// netdev. It may wait for the kernel's lock of all interfaces, so it does not hold that of the device.
+// netdev. It may wait for the kernel's lock of all interfaces, so it does not hold the device's.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
 	joined, err := q.reserve(group)

@@ -12,7 +12,7 @@ import (
 )
 
 // pathWatch keeps the limits of the port's paths current. Its destinations are the configured
-// peers and those of the address handles. It is used by one goroutine at a time.
+// peers and of the address handles. It is used by one goroutine at a time.
 type pathWatch struct {
 	dev   *Device
 	wire  transport.Paths

@@ -63,7 +63,7 @@ func (q *QP) becomeSend(s hca.QPState) {
 // MaxTSO bounds the payload of a large send. The longest frame of a TAP, 64 KiB, has less.
 const MaxTSO = 1 << 16
 
-// The contract's limit is that of the segmenter.
+// The contract's limit is the segmenter's.
 var (
 	_ [segment.MaxHeader - hca.MaxLSOHeader]struct{}
 	_ [hca.MaxLSOHeader - segment.MaxHeader]struct{}

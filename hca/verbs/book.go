@@ -102,13 +102,13 @@ func (b *book) takeBack(n int) (sends int) {
 	return sends
 }
 
-// has reports whether a number is that of a posted request.
+// has reports whether a number belongs to a posted request.
 func (b *book) has(number uint64) bool {
 	released := b.released.Load()
 	return number-released < b.posted.Load()-released
 }
 
-// complete turns the completion of a request into that of its send. It returns false if the
+// complete turns the completion of a request into the completion of its send. It returns false if the
 // caller gets none.
 func (b *book) complete(wc *hca.WC) bool {
 	if !b.has(wc.ID) {

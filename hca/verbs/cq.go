@@ -138,11 +138,11 @@ func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 	return n
 }
 
-// translate turns the completion of a request of a send queue into that of its send. It
+// translate turns the completion of a request of a send queue into its send's. It
 // returns false if the caller gets none. A CQ may also serve receives of the same queue pair.
 // The number of the request then distinguishes them, because a failed completion has no opcode.
 func (c *CQ) translate(wc *hca.WC) bool {
-	for _, q := range slices.Backward(c.senders) { // a reused QPN is that of the newest QP
+	for _, q := range slices.Backward(c.senders) { // a reused QPN belongs to the newest QP
 		if q.num == wc.QPN {
 			return q.recvCQ == c && !q.sender.book.has(wc.ID) || q.sender.book.complete(wc)
 		}

@@ -17,7 +17,7 @@ import (
 // segments of one large send may exceed it.
 const maxPost = 128
 
-// Reasons why a request is not passed to libibverbs; those of sends only are in send.go.
+// Reasons why a request is not passed to libibverbs; the reasons for sends only are in send.go.
 var (
 	errState   = fmt.Errorf("%w: the queue pair accepts no requests in this state", hca.ErrInvalid)
 	errTooLong = fmt.Errorf("%w: more scatter/gather entries than the queue pair was created for", hca.ErrInvalid)

@@ -17,7 +17,7 @@ import (
 // maxTSO bounds the payload of a large send. The longest frame of a TAP, 64 KiB, has less.
 const maxTSO = 1 << 16
 
-// cutSGEs is the number of entries in the list of a segment besides those of the payload: its
+// cutSGEs is the number of entries in the list of a segment besides the payload's: its
 // headers.
 const cutSGEs = 1
 

@@ -93,7 +93,7 @@ func pciAddr(name string) string {
 	return path.Base(addr)
 }
 
-// portCounters reads the counters of a device's ports: those of InfiniBand, and the driver's
+// portCounters reads the counters of a device's ports: InfiniBand's, and the driver's
 // own, including its drops. It skips files that do not contain a number.
 func portCounters(device fs.FS) (out []hca.Counter) {
 	for _, pattern := range []string{"counters", "hw_counters"} {

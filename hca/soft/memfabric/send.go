@@ -17,7 +17,7 @@ const (
 	maxPayload = 65535 - ipv4Len - udpLen
 )
 
-// defaultLimits are those of Linux.
+// defaultLimits are Linux's.
 var defaultLimits = transport.Limits{MaxSegs: transport.MaxSegs, MaxBytes: maxPayload}
 
 // defaultTTL is the TTL with which a packet of TTL 0 arrives.

@@ -43,7 +43,7 @@ func (m *Monitor) State() State {
 
 // WaitChange blocks until the state may differ from the one that State or WaitChange returned
 // last, ctx ends, or closed is closed. A change that was undone before the call counts too. Errors:
-// that of ctx, or hca.ErrClosed.
+// ctx's, or hca.ErrClosed.
 func (m *Monitor) WaitChange(ctx context.Context, closed <-chan struct{}) (State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

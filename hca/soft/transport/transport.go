@@ -152,7 +152,7 @@ type Transport interface {
 	// State returns the current state; its slices belong to the caller.
 	State() State
 	// WaitChange blocks until the state may differ from the one that State or
-	// WaitChange returned last. Errors: that of ctx, or hca.ErrClosed.
+	// WaitChange returned last. Errors: ctx's, or hca.ErrClosed.
 	WaitChange(ctx context.Context) (State, error)
 	// Counters returns the counts of packets, and of drops by reason.
 	Counters() []hca.Counter

@@ -12,7 +12,7 @@ import (
 
 // OpenLanes opens a transport for each of cfg.Lanes lanes, or a single one if that is not
 // possible; its [Transport.LanesRefused] then returns the reason. All are on the same netdev. The
-// first one receives all multicast, and only it joins groups. Errors: those of Open.
+// first one receives all multicast, and only it joins groups. Errors: as Open.
 func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	if cfg.Reserve == nil {
 		cfg.Reserve = new(Reserve)

@@ -37,7 +37,7 @@ func DefaultNetdev() (string, error) {
 	return chooseNetdev(links, routes)
 }
 
-// listRoutes returns the routes of IPv4, then those of IPv6.
+// listRoutes returns the routes of IPv4, then of IPv6.
 func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		r, err := handle.RouteList(nil, family)

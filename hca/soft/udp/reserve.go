@@ -22,7 +22,7 @@ type Reserve struct {
 	taken int // transports that use them
 
 	drops []uint32 // of each inherited lane, as last counted; nil once its transports were closed
-	given bool     // another process continues the sockets: see GiveUp
+	given bool     // another process takes over the sockets: see GiveUp
 
 	destroyed atomic.Uint64
 }
@@ -31,8 +31,8 @@ type Reserve struct {
 // one of them.
 func (r *Reserve) Destroyed() uint64 { return r.destroyed.Load() }
 
-// acquire returns the reserved sockets, and descriptors of those of the first lane. If there are
-// none yet, or the netdev is another one, it first binds new sockets; those of the previous netdev
+// acquire returns the reserved sockets, and descriptors of the first lane's sockets. If there are
+// none yet, or the netdev is another one, it first binds new sockets; the previous netdev's sockets
 // stay bound until the new ones are. With fewer lanes than sockets, the kernel would deliver
 // datagrams to sockets from which no transport receives, so acquire refuses another number of lanes.
 func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *ports, err error) {

@@ -44,7 +44,7 @@ type sender struct {
 // limit for one list, UIO_MAXIOV.
 const maxIovs = 1024
 
-// maxTrain is the maximum length of a train in bytes: that of a UDP payload over IPv4.
+// maxTrain is the maximum length of a train in bytes: the longest UDP payload over IPv4.
 const maxTrain = 1<<16 - 1 - 20 - 8
 
 // netdev is the netdev below a sender.

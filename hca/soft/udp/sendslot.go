@@ -33,7 +33,7 @@ type control4 struct {
 	at   controlBounds
 }
 
-// control6 holds those of an IPv6 packet.
+// control6 holds the messages of an IPv6 packet.
 type control6 struct {
 	buf    [controlRoom]byte
 	size   *uint16

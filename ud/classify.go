@@ -52,7 +52,7 @@ func (r route) first(ether []byte) []byte {
 //  2. requests segmentation or a checksum that was not offered, or the request is
 //     inconsistent: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
-//  4. payload, or that of a segment, above the MTU: TooLong
+//  4. payload, or the payload of a segment, above the MTU: TooLong
 //  5. headers of a large frame longer than devices accept: LongHeaders
 //  6. ND behind extension headers, which is not translated: HiddenND
 //  7. an IP address that the host may not use: ForeignSource

@@ -46,7 +46,7 @@ func (r *Rx) Drain(until time.Time) error {
 	return err
 }
 
-// Flush delivers the messages that have arrived. It does not wait. Errors are those of Pump.
+// Flush delivers the messages that have arrived. It does not wait. It returns the same errors as Pump.
 func (r *Rx) Flush() error {
 	if r.qp == nil {
 		return ErrDetached

@@ -37,7 +37,7 @@ func (t *Tx) Pump() error {
 }
 
 // Drain takes completions until nothing is posted or the deadline until passes.
-// It reads no frames. Errors are those of Pump.
+// It reads no frames. It returns the same errors as Pump.
 func (t *Tx) Drain(until time.Time) error {
 	if t.qp == nil {
 		return ErrDetached
@@ -50,7 +50,7 @@ func (t *Tx) Drain(until time.Time) error {
 }
 
 // Flush posts what waits and takes completions until nothing is left, or the deadline until passes.
-// It reads no frames. What is left then, Outstanding and queued, stays. Errors are those of Pump.
+// It reads no frames. What is left then, Outstanding and queued, stays. It returns the same errors as Pump.
 func (t *Tx) Flush(until time.Time) error {
 	if t.qp == nil {
 		return ErrDetached

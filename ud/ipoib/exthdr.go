@@ -37,7 +37,7 @@ func HidesND(packet []byte) bool {
 		return false
 	}
 	next, rest := packet[ipv6NextHeader], packet[ipv6HeaderLen:]
-	// A length of zero is that of a jumbogram (RFC 2675 section 3).
+	// A length of zero marks a jumbogram (RFC 2675 section 3).
 	if size := int(binary.BigEndian.Uint16(packet[ipv6PayloadLen:])); size != 0 && size < len(rest) {
 		rest = rest[:size]
 	}

@@ -28,7 +28,7 @@ const maxIPv6Len = ipv6HeaderLen + 0xffff
 // dropped. dst must not overlap packet. On error TranslateND returns dst
 // unchanged.
 //
-// Errors: those of [ParseND], ErrUnmapped, ErrTooLong.
+// Errors: as [ParseND], ErrUnmapped, ErrTooLong.
 func TranslateND(dst, packet []byte, from, to Form, limit int, m Mapper) ([]byte, error) {
 	nd, packet, err := parseND(packet, from)
 	if err != nil {

@@ -15,7 +15,7 @@
 //	group, IPv6 port   every IPoIB group is carried by the broadcast MGID,
 //	                   ff12:401b:<P_Key>::ffff:ffff, itself an IPv6 address
 //	group MTU          the MaxPayload of the GID in use, or less if a path carries less
-//	GID                among those of type RoCE v2, the first IPv4 GID, else the
+//	GID                among the GIDs of type RoCE v2, the first IPv4 GID, else the
 //	                   first global IPv6 GID, else the link-local one; among GIDs
 //	                   of equal rank, the one in use
 //

@@ -6,7 +6,7 @@ import (
 	"ipoibd/hca"
 )
 
-// Group parameters that replace those of a subnet manager; see the package documentation.
+// Group parameters that replace a subnet manager's; see the package documentation.
 const (
 	ScopeLocal   = 2
 	GroupHops    = 1 // hop limit of messages to a group, whose scope is one link

@@ -50,7 +50,7 @@ type Plan struct {
 	Groups []Group
 }
 
-// Broadcast returns the broadcast group, whose Q_Key is that of the queue pair.
+// Broadcast returns the broadcast group, whose Q_Key is the queue pair's.
 func (p Plan) Broadcast() Group { return p.Groups[0] }
 
 // MTU returns the largest possible MTU of the interface, in bytes of IP packet: what the port

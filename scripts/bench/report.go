@@ -112,8 +112,7 @@ func (r *report) find(contender string, mtu int) int {
 	return slices.IndexFunc(r.Rows, func(row row) bool { return row.Contender == contender && row.MTU == mtu })
 }
 
-// resume continues an earlier run of the same program with the same length of measurements: it
-// adds the rounds of that run.
+// resume adds the rounds of an earlier run of the same program with the same length of measurements.
 func (r *report) resume(dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, "bench.json"))
 	if err != nil {

@@ -146,7 +146,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 func (r *recovery) came(a *attachment, op uint64, err error) {
 	switch {
 	case r.coming != a:
-		r.accuse(err)
+		r.requestResetIfStuck(err)
 		return
 	case err == nil && r.moved(a, port.Plan.SameExceptGroups): // ib0 went down meanwhile, or the port changed
 		r.stop("no longer wanted")
@@ -185,7 +185,7 @@ func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 	}
 	switch {
 	case op != 0 && r.moved(a, port.Plan.SameQP):
-		r.accuse(err)
+		r.requestResetIfStuck(err)
 		r.stop("the port has changed")
 	case op != 0 && class.OfDevice():
 		r.heal(qprecovery.Done{Op: op, Class: class})
@@ -210,7 +210,7 @@ func (r *recovery) use(do func(*attachment) error, then func(*attachment, error)
 		err := do(a)
 		return func() {
 			if r.att != a {
-				r.accuse(err)
+				r.requestResetIfStuck(err)
 				return
 			}
 			then(a, err)
@@ -240,7 +240,7 @@ func (r *recovery) regroup(to port.Plan) {
 
 // restart ends the use of the device because of an error, and plans another attempt.
 func (r *recovery) restart(why string, err error) {
-	r.accuse(err)
+	r.requestResetIfStuck(err)
 	r.stop(why)
 	r.tryAgain(err)
 }
@@ -270,7 +270,7 @@ func (r *recovery) stop(why string) {
 		if err != nil {
 			r.f.log.Error("cannot close the queue pair", "err", err)
 		}
-		r.accuse(err)
+		r.requestResetIfStuck(err)
 	})
 }
 
@@ -302,8 +302,8 @@ func (r *recovery) leaveDevice(forReset bool, then func(error)) bool {
 	return true
 }
 
-// accuse requests a reset of the device if a verb hangs outside a rung (R8).
-func (r *recovery) accuse(err error) {
+// requestResetIfStuck requests a reset of the device if a verb outside a rung is stuck (R8).
+func (r *recovery) requestResetIfStuck(err error) {
 	if qprecovery.OfVerbError(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
 		r.dev.Ask(r.used, qprecovery.ReasonVerbStuck)
 	}

@@ -272,7 +272,7 @@ func TestR07ManyInterfacesWaitForTheHost(t *testing.T) {
 			}
 		}
 		if n := a.dev.Status().Counts.Reasons[qprecovery.ReasonVerbStuck]; n > 0 {
-			t.Errorf("the device was accused %d times", n)
+			t.Errorf("a reset of the device was requested %d times", n)
 		}
 	})
 }

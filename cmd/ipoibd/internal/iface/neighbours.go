@@ -195,7 +195,7 @@ func (n *neighbours) sendHost(frame []byte) {
 func (n *neighbours) created(r endpoint.AHResult) {
 	if r.ID == 0 {
 		n.f.log.Error("cannot close an address handle", "err", r.Err)
-		n.f.rec.accuse(r.Err)
+		n.f.rec.requestResetIfStuck(r.Err)
 		return
 	}
 	if r.Err != nil {

@@ -289,7 +289,7 @@ func (r *recovery) operate(
 		case err == nil && succeeded != nil:
 			succeeded()
 		case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a, port.Plan.SameQP):
-			r.accuse(err)
+			r.requestResetIfStuck(err)
 			r.stop("the port has changed")
 			return
 		}

@@ -135,9 +135,9 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 
 // quiet reports whether sends or receives have made no progress for Quiet.
 func (d *Detector) quiet(now time.Time) bool {
-	deaf := now.Sub(d.receives.since) > d.conf.Quiet
-	mute := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > d.conf.Quiet
-	return deaf || mute
+	noReceive := now.Sub(d.receives.since) > d.conf.Quiet
+	noSend := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > d.conf.Quiet
+	return noReceive || noSend
 }
 
 func latest(a, b time.Time) time.Time {

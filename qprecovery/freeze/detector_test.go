@@ -50,7 +50,7 @@ func TestR08Suspected(t *testing.T) {
 			got, took := v.run(d, step, 10*time.Second, Suspect)
 			t.Logf("%s, sending %v, receiving %v: suspected after %v", c.name, v.traffic, v.peers, took)
 			since := v.now.Sub(got.Since)
-			if got.Kind != Suspect || got.Deaf != c.deaf || took > (Config{}).Bound() || since > took+step+DefaultQuiet || since <= 0 {
+			if got.Kind != Suspect || got.Unanswered != c.deaf || took > (Config{}).Bound() || since > took+step+DefaultQuiet || since <= 0 {
 				t.Errorf("%s: %+v, %v ago, after %v; want it within %v", c.name, got, since, took, (Config{}).Bound())
 			}
 			if again, _ := v.run(d, step, 5*time.Second, Suspect); again.Kind == Suspect {
@@ -104,7 +104,7 @@ func TestR08NoReceivesBehindALongQueue(t *testing.T) {
 	v.backlog, v.rate, v.deaf = 512, 1000, true
 	queue := 512 * time.Second / 1000
 	got, took := v.run(d, step, time.Minute, Suspect)
-	if want := (Config{}).Bound() + 2*(queue+step); got.Kind != Suspect || !got.Deaf || took > want {
+	if want := (Config{}).Bound() + 2*(queue+step); got.Kind != Suspect || !got.Unanswered || took > want {
 		t.Errorf("%+v after %v, want it within %v", got, took, want)
 	}
 }
@@ -217,7 +217,7 @@ func TestR08PortComesBack(t *testing.T) {
 		t.Fatalf("suspected %+v", got)
 	}
 	v.stopped = true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Deaf || took > (Config{}).Bound() {
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > (Config{}).Bound() {
 		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound())
 	}
 }
@@ -226,7 +226,7 @@ func TestR08PortComesBack(t *testing.T) {
 func TestR08SendsStopButReceivesContinue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.peers, v.traffic, v.stopped = true, true, true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Deaf || took > (Config{}).Bound()+step {
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > (Config{}).Bound()+step {
 		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound()+step)
 	}
 }
@@ -246,7 +246,7 @@ func TestR08Restart(t *testing.T) {
 		t.Errorf("%+v, probe %d after %d, want no suspicion, and a new probe", got, d.probe.number, number)
 	}
 	v.deaf = true
-	if got, _ := v.run(d, step, time.Minute, Suspect); !got.Deaf {
+	if got, _ := v.run(d, step, time.Minute, Suspect); !got.Unanswered {
 		t.Errorf("%+v, want a suspicion of the receive queue", got)
 	}
 }

@@ -95,8 +95,8 @@ func (d *Detector) lastProgress() time.Time {
 // suspect reports a suspected freeze. Step reports nothing afterwards.
 func (d *Detector) suspect() Decision {
 	d.suspected = true
-	out := Decision{Kind: Suspect, Deaf: !d.probe.sent.IsZero(), Since: d.receives.since}
-	if !out.Deaf {
+	out := Decision{Kind: Suspect, Unanswered: !d.probe.sent.IsZero(), Since: d.receives.since}
+	if !out.Unanswered {
 		out.Since = latest(d.sends.since, d.waiting)
 	}
 	return out

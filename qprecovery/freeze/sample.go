@@ -38,10 +38,10 @@ const (
 // Decision is the action that the caller must take. Each field except Kind belongs to
 // one kind.
 type Decision struct {
-	Kind  Kind
-	Probe uint64    // SendProbe: its number
-	Deaf  bool      // Suspect: the last probe was sent but not received; if false, it was not sent
-	Since time.Time // Suspect: when the queue pair was last known to work
+	Kind       Kind
+	Probe      uint64    // SendProbe: its number
+	Unanswered bool      // Suspect: the last probe was sent but not received; if false, it was not sent
+	Since      time.Time // Suspect: when the queue pair was last known to work
 	// EventsLost, of Suspect: the queue pair works, but only polls find what it has received. It is
 	// reported again and again while that lasts.
 	EventsLost bool

@@ -66,7 +66,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 			return
 		}
 		reason := "sends do not complete"
-		if d.Deaf {
+		if d.Unanswered {
 			reason = "nothing is received"
 		}
 		r.f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)

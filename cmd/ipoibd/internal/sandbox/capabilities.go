@@ -13,9 +13,9 @@ import (
 // (include/uapi/linux/securebits.h): SECBIT_NOROOT, and its lock.
 const noRoot = 1<<0 | 1<<1
 
-// drop gives up all capabilities of the calling thread but those to keep, also as bounds and across
-// execve, and sets no_new_privs. A process without CAP_SETPCAP cannot lower its bounds: missing says
-// that if they are too high. With no_new_privs nothing can be gained from them.
+// drop drops all capabilities of the calling thread except keep, also as bounds and across execve, and sets
+// no_new_privs. A process without CAP_SETPCAP cannot lower its bounds: missing says that if they are too high.
+// With no_new_privs nothing can be gained from them.
 func drop(keep []capability.Cap) (missing string, err error) {
 	caps, err := capability.NewPid2(0)
 	if err != nil {

@@ -2,7 +2,7 @@
 // and system calls, in case an attacker executes code in the daemon.
 //
 // [Needs] decides what a configuration needs, as a [Policy]: pure, and tested as a table. [Enter]
-// makes the process obey it, in two halves with one execve of the same program in between:
+// enforces it on the process, in two halves with one execve of the same program in between:
 //
 //	first start:   descriptors closed, eBPF programs loaded, root left, capabilities dropped,
 //	               no_new_privs set, Landlock's rules set; execve, with the descriptors of the programs

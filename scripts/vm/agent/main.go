@@ -35,7 +35,7 @@ func beInit() error {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		if pid == cmd.Process.Pid {
-			return fmt.Errorf("the agent ended: %#x", status)
+			return fmt.Errorf("the agent exited: %#x", status)
 		}
 		if err != nil && err != syscall.EINTR {
 			return os.NewSyscallError("wait4", err)

@@ -27,18 +27,18 @@ type Process struct {
 	out, errOut bytes.Buffer
 }
 
-// Result is how a process ended.
+// Result is how a process exited.
 type Result struct {
-	Code   int            // exit status, -1 if a signal ended it
-	Signal syscall.Signal // that ended it, or 0
+	Code   int            // exit status, -1 if a signal killed it
+	Signal syscall.Signal // that killed it, or 0
 }
 
-// OK reports whether the process ended by itself with status 0.
+// OK reports whether the process exited with status 0.
 func (r Result) OK() bool { return r == Result{} }
 
 func (r Result) String() string {
 	if r.Signal != 0 {
-		return "ended by " + r.Signal.String()
+		return "killed by " + r.Signal.String()
 	}
 	return fmt.Sprintf("exit status %d", r.Code)
 }
@@ -112,7 +112,7 @@ func (g *Guest) call(what string, r protocol.Request) {
 	p.Wait(runLimit)
 }
 
-// Signal sends a signal. If the process has already ended, the test fails.
+// Signal sends a signal. If the process has already exited, the test fails.
 func (p *Process) Signal(s syscall.Signal) {
 	p.g.tb.Helper()
 	p.g.call(fmt.Sprintf("signal %q", p.args), protocol.Request{Signal: &protocol.Signal{ID: p.id, Number: int(s)}})

@@ -63,7 +63,7 @@ type Reply struct {
 // Done ends a request.
 type Done struct {
 	Code   int    `json:"code"`   // exit status
-	Signal int    `json:"signal"` // that ended the process, or 0
+	Signal int    `json:"signal"` // that killed the process, or 0
 	Error  string `json:"error"`  // why the request could not be carried out
 }
 

@@ -161,9 +161,9 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 	r.f.nbrs.use()
 	r.f.heir.awaitHandles(&r.f.nbrs)
 	if op != 0 {
-		r.heal(qprecovery.Done{Op: op})
+		r.step(qprecovery.Done{Op: op})
 	} else {
-		r.heal(qprecovery.Attached{Gen: a.gen})
+		r.step(qprecovery.Attached{Gen: a.gen})
 		r.flow()
 		r.raiseCarrier()
 	}
@@ -188,7 +188,7 @@ func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 		r.requestResetIfStuck(err)
 		r.stop("the port has changed")
 	case op != 0 && class.OfDevice():
-		r.heal(qprecovery.Done{Op: op, Class: class})
+		r.step(qprecovery.Done{Op: op, Class: class})
 	default:
 		r.restart("cannot start", err)
 	}
@@ -258,7 +258,7 @@ func (r *recovery) stop(why string) {
 	if r.ladder.State() == qprecovery.Idle && r.held() == nil {
 		return
 	}
-	r.heal(qprecovery.Stopped{})
+	r.step(qprecovery.Stopped{})
 	if !r.f.heir.left { // else carrier and frames belong to another process
 		r.dropCarrier()
 		if r.att != nil {

@@ -62,7 +62,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
 		if d.EventsLost {
-			r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
+			r.step(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
 			return
 		}
 		reason := "sends do not complete"
@@ -70,7 +70,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 			reason = "nothing is received"
 		}
 		r.f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
-		r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since})
+		r.step(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since})
 	case freeze.Nothing:
 	}
 }

@@ -162,7 +162,7 @@ func (p *Parked) wait(reply chan<- error) {
 	}
 	if err != nil {
 		p.f.rec.hung(err)
-		p.f.rec.heal(qprecovery.Tick{})
+		p.f.rec.step(qprecovery.Tick{})
 		reply <- err
 		return
 	}

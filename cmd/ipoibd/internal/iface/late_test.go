@@ -123,7 +123,7 @@ func TestR09NoCarrierWithoutADevice(t *testing.T) {
 		synctest.Wait()
 		a.onRun(func(f *Iface) {
 			r := &f.rec
-			r.heal(qprecovery.DeviceUp{}) // its action finds no device
+			r.step(qprecovery.DeviceUp{}) // its action finds no device
 			r.follow()
 			if r.ladder.State() != qprecovery.Detached || len(r.later) > 0 || r.held() != nil {
 				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.held())

@@ -99,7 +99,7 @@ func (r *recovery) expire(now time.Time) {
 		}
 	}
 	r.f.nbrs.rest()
-	r.heal(qprecovery.Tick{})
+	r.step(qprecovery.Tick{})
 }
 
 // onFailure returns the function that a pump calls for each work request that failed.
@@ -138,12 +138,12 @@ func (r *recovery) fault(ev qprecovery.Fault) {
 			r.f.host.refused(int(q.SGList[0].Length) - ipoib.HeaderLen)
 		}
 	}
-	r.heal(ev)
+	r.step(ev)
 }
 
-// heal passes an event to the ladder, carries out the resulting actions, and then the work
-// that they caused, in order. Actions never call heal; they append to later.
-func (r *recovery) heal(ev qprecovery.Event) {
+// step passes an event to the ladder, carries out the resulting actions, and then the work
+// that they caused, in order. Actions never call step; they append to later.
+func (r *recovery) step(ev qprecovery.Event) {
 	was := r.ladder.State()
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
 	now := r.ladder.State()
@@ -176,7 +176,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.Release:
 		done := func(err error) {
 			r.failed(err)
-			r.heal(qprecovery.Done{Op: a.Op, Class: qprecovery.OfVerbError(qprecovery.VerbDestroyQP, err)})
+			r.step(qprecovery.Done{Op: a.Op, Class: qprecovery.OfVerbError(qprecovery.VerbDestroyQP, err)})
 		}
 		if !r.leaveDevice(true, done) {
 			r.later = append(r.later, func() { done(nil) })
@@ -237,7 +237,7 @@ func (r *recovery) run(run qprecovery.Run) {
 		case errors.Is(err, errSessionEnded), to.session == nil && r.f.host.now.Up: // follow reports that next
 			r.later = append(r.later, func() {
 				ended := qprecovery.OfVerbError(qprecovery.VerbCreateQP, errSessionEnded)
-				r.heal(qprecovery.Done{Op: run.Op, Class: ended})
+				r.step(qprecovery.Done{Op: run.Op, Class: ended})
 			})
 		default: // recovery does not wait for a port that cannot be used
 			r.later = append(r.later, func() { r.stop(err.Error()) })
@@ -293,7 +293,7 @@ func (r *recovery) operate(
 			r.stop("the port has changed")
 			return
 		}
-		r.heal(done)
+		r.step(done)
 	})
 }
 
@@ -314,7 +314,7 @@ func (r *recovery) hung(err error) {
 	}
 	r.failed(err)
 	ev := qprecovery.Fault{Gen: r.att.gen, Class: qprecovery.OfVerbError(qprecovery.VerbPollCQ, err)}
-	r.later = append(r.later, func() { r.heal(ev) })
+	r.later = append(r.later, func() { r.step(ev) })
 }
 
 // flow lets frames pass both ways.
@@ -347,7 +347,7 @@ func (r *recovery) pumpsEnded() error {
 			}
 			r.lastErr = err
 			r.f.log.Warn("sending or receiving has stopped; restarting it", "err", err)
-			r.heal(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
+			r.step(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
 			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
 				r.pumps.fail(time.Now())
 			}
@@ -365,14 +365,14 @@ func (r *recovery) follow() device.View {
 		switch {
 		case knows == qprecovery.ViewUp && (v.Session == nil || r.seen != nil && r.seen != v.Session):
 			r.seen = nil
-			r.heal(qprecovery.DeviceDown{})
+			r.step(qprecovery.DeviceDown{})
 		case knows != qprecovery.ViewUp && v.Session != nil && r.held() == nil && r.worker.busy == 0:
 			if _, err := r.target(v); err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
-			r.heal(qprecovery.DeviceUp{})
+			r.step(qprecovery.DeviceUp{})
 		case knows == qprecovery.ViewDown && v.GaveUp:
-			r.heal(qprecovery.DeviceGaveUp{})
+			r.step(qprecovery.DeviceGaveUp{})
 		default:
 			r.seen = v.Session
 			return v
@@ -402,7 +402,7 @@ func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 		if !f.rec.ladder.Takes(ev) {
 			refused = ErrUnderWay
 		}
-		f.rec.heal(ev)
+		f.rec.step(ev)
 	})
 	return cmp.Or(err, refused)
 }

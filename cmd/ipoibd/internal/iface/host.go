@@ -65,7 +65,7 @@ type host struct {
 	sizing     int       // the MTU that the worker is setting; 0: none
 	plan       port.Plan // for which the MTU was last fitted
 	mtuReport  mtuReport
-	custody    custody
+	monitor    monitor
 	assignment assignment
 	worker     worker      // calls the methods of the TAP that may block
 	inspecting int         // inspections whose result was not taken yet
@@ -103,8 +103,8 @@ func alone(st link.State) bool {
 // setCarrier has the worker raise or drop the carrier, which stays off as long as another process has a
 // queue. It then reports the result.
 func (h *host) setCarrier(on bool, then func(error)) {
-	h.custody.wantCarrier = on
-	on = h.custody.lit()
+	h.monitor.wantCarrier = on
+	on = h.monitor.lit()
 	h.worker.do(func() func() {
 		err := h.tap.SetCarrier(on)
 		return func() {
@@ -138,8 +138,8 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// custody keeps ib0 as this daemon has set it up, despite what other processes do to it.
-type custody struct {
+// monitor restores properties of ib0 that other processes change.
+type monitor struct {
 	every       time.Duration // between inspections, if nothing is wrong
 	at          time.Time     // of the next inspection; zero: one is under way
 	since       time.Time     // when another process was first seen with a queue; zero: none has one
@@ -149,31 +149,31 @@ type custody struct {
 }
 
 // lit reports whether the daemon has the carrier on.
-func (c *custody) lit() bool { return c.wantCarrier && !c.foreign }
+func (m *monitor) lit() bool { return m.wantCarrier && !m.foreign }
 
 // saw records how many foreign queues an inspection has found, plans the next
 // inspection, and reports whether foreign has changed.
-func (c *custody) saw(queues int, now time.Time) (changed bool) {
-	c.at = now.Add(c.every - time.Duration(now.UnixNano())%c.every) // with the samples of lanes at rest
-	was := c.foreign
+func (m *monitor) saw(queues int, now time.Time) (changed bool) {
+	m.at = now.Add(m.every - time.Duration(now.UnixNano())%m.every) // with the samples of lanes at rest
+	was := m.foreign
 	switch {
 	case queues == 0:
-		c.since, c.foreign = time.Time{}, false
-	case c.since.IsZero():
-		c.since, c.at = now, now.Add(foreignGrace)
-	case now.Sub(c.since) < foreignGrace:
-		c.at = c.since.Add(foreignGrace)
+		m.since, m.foreign = time.Time{}, false
+	case m.since.IsZero():
+		m.since, m.at = now, now.Add(foreignGrace)
+	case now.Sub(m.since) < foreignGrace:
+		m.at = m.since.Add(foreignGrace)
 	default:
-		c.foreign, c.at = true, now.Add(inspectSoon)
+		m.foreign, m.at = true, now.Add(inspectSoon)
 	}
-	return c.foreign != was
+	return m.foreign != was
 }
 
 // inspect has the worker inspect ib0, because netlink may block for as long as another
 // process holds the kernel's lock of all interfaces. An inspection that waits for another one
 // finds later changes too.
 func (h *host) inspect() {
-	h.custody.at = time.Time{}
+	h.monitor.at = time.Time{}
 	if h.inspecting > 1 {
 		return
 	}
@@ -190,40 +190,40 @@ func (h *host) inspect() {
 // inspected handles the findings of an inspection, which has restored what other processes
 // have changed. While one of them has a queue, the carrier is down.
 func (h *host) inspected(found link.Findings, err error, now time.Time) {
-	c := &h.custody
+	m := &h.monitor
 	for _, change := range found.Restored {
 		h.log.Warn("another process has changed the interface; restored",
 			"property", string(change.What), "found", change.Found)
 		if change.What == link.PropertyCarrier {
-			h.carrierIs(c.lit())
+			h.carrierIs(m.lit())
 		}
 	}
 	// The status shows the error. It is logged if it differs from the previous one. Run
 	// reports an interface that is gone.
-	was := c.err
-	if c.err = nil; err != nil && !errors.Is(err, link.ErrGone) && !errors.Is(err, link.ErrClosed) {
-		c.err = fmt.Errorf("changes by other processes may remain: %w", err)
-		if was == nil || was.Error() != c.err.Error() {
-			h.log.Warn("cannot inspect the interface; retrying every second", "err", c.err)
+	was := m.err
+	if m.err = nil; err != nil && !errors.Is(err, link.ErrGone) && !errors.Is(err, link.ErrClosed) {
+		m.err = fmt.Errorf("changes by other processes may remain: %w", err)
+		if was == nil || was.Error() != m.err.Error() {
+			h.log.Warn("cannot inspect the interface; retrying every second", "err", m.err)
 		}
 	}
 	if err != nil {
-		c.at = now.Add(inspectSoon)
+		m.at = now.Add(inspectSoon)
 		return
 	}
 	h.now.MTU, h.now.Carrier = found.MTU, found.Carrier
 	h.mtu.changed(found.MTU)
 	h.assign(false)
-	if !c.saw(found.Foreign, now) {
+	if !m.saw(found.Foreign, now) {
 		return
 	}
-	if c.foreign {
+	if m.foreign {
 		h.log.Error("another process has attached to the interface; carrier taken down",
 			"queues", found.Foreign, "err", h.foreignError())
 	} else {
-		h.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
+		h.log.Info("the other process has detached from the interface", "carrier", m.wantCarrier)
 	}
-	h.setCarrier(c.wantCarrier, func(err error) {
+	h.setCarrier(m.wantCarrier, func(err error) {
 		if err != nil {
 			h.log.Error("cannot change the carrier", "err", err)
 		}
@@ -233,7 +233,7 @@ func (h *host) inspected(found link.Findings, err error, now time.Time) {
 // foreignError explains why ib0 has no carrier while another process has a queue;
 // otherwise it returns nil. The kernel does not report whose queue it is, but /proc does.
 func (h *host) foreignError() error {
-	if !h.custody.foreign {
+	if !h.monitor.foreign {
 		return nil
 	}
 	// A container may have renamed ib0: the name must mean nothing to a shell, and match

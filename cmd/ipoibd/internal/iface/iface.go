@@ -198,9 +198,9 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		worker:     newWorker(),
 		assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up},
 	}
-	f.host.custody.every = inspectEvery
+	f.host.monitor.every = inspectEvery
 	if cfg.Netns != "" {
-		f.host.custody.every = inspectSoon
+		f.host.monitor.every = inspectSoon
 	}
 	f.rec = recovery{
 		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},

@@ -69,7 +69,7 @@ func (f *Iface) run(ctx context.Context) error {
 			f.nbrs.planStrays(time.Now())
 		case <-now.alarm(timer, late):
 			at := time.Now()
-			if due(&f.host.custody.at, at) {
+			if due(&f.host.monitor.at, at) {
 				f.host.inspect()
 			}
 			if due(&f.host.assignment.retry.at, at) {
@@ -166,7 +166,7 @@ func (f *Iface) setTimer(t *time.Timer) (late bool) {
 		now.Add(time.Hour),
 		f.nbrs.deadline(),
 		f.rec.deadline(now),
-		f.host.custody.at,
+		f.host.monitor.at,
 		f.host.assignment.retry.at,
 		earliest(f.host.asks...),
 		f.host.narrow.until,

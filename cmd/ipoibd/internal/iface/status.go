@@ -254,7 +254,7 @@ func (f *Iface) state() (state, reason string) {
 		return report.InterfaceWaiting, report.ReasonStarting
 	case !f.host.now.Up:
 		return report.InterfaceDown, report.ReasonAdminDown
-	case f.host.custody.foreign:
+	case f.host.monitor.foreign:
 		return report.InterfaceWaiting, report.ReasonForeign
 	case f.rec.att != nil && ladder == qprecovery.Healthy:
 		return report.InterfaceUp, report.ReasonNone

@@ -102,9 +102,9 @@ func TestChangesByOthersAreRestored(t *testing.T) {
 	})
 }
 
-func TestCustodyTimes(t *testing.T) {
+func TestMonitorTimes(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	c := custody{every: inspectEvery}
+	m := monitor{every: inspectEvery}
 	for _, step := range []struct {
 		at      time.Duration
 		queues  int
@@ -120,11 +120,11 @@ func TestCustodyTimes(t *testing.T) {
 		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // a new grace period
 		{5*time.Second + foreignGrace/2, 0, false, 2 * inspectEvery},
 	} {
-		was := c.foreign
-		changed := c.saw(step.queues, start.Add(step.at))
-		if c.foreign != step.foreign || changed != (was != step.foreign) || c.at != start.Add(step.next) {
+		was := m.foreign
+		changed := m.saw(step.queues, start.Add(step.at))
+		if m.foreign != step.foreign || changed != (was != step.foreign) || m.at != start.Add(step.next) {
 			t.Errorf("%v, %d queues: foreign %t, changed %t, next %v; want %t and %v",
-				step.at, step.queues, c.foreign, changed, c.at.Sub(start), step.foreign, step.next)
+				step.at, step.queues, m.foreign, changed, m.at.Sub(start), step.foreign, step.next)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func order(cmd *cobra.Command, q control.Request, done func() (text, on string))
 			}
 		}
 		if err != nil && ctx.Err() != nil && cmd.Context().Err() == nil && !errors.Is(err, control.ErrHangs) {
-			return fmt.Errorf("not done within %s; the daemon continues: %w", wait, err)
+			return fmt.Errorf("not done within %s; still in progress: %w", wait, err)
 		}
 		return err
 	}

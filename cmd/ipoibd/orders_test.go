@@ -134,10 +134,10 @@ func TestWait(t *testing.T) {
 		want       string // beginning of the error; "": none
 	}{
 		{"healthy", "reset qp --wait", report.Status{Devices: []report.Device{healthy}, Interfaces: []report.Interface{ib1}}, ""},
-		{"interface recovers", "reset qp --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
-		{"interface of the device recovers", "reset device --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0"},
+		{"interface recovers", "reset qp --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; still in progress: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; still in progress: ib0"},
 		{"another device waits", "recover --wait=5s", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
-		{"any device waits", "resume --wait=500ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 500ms; the daemon continues: other: wait_for_device"},
+		{"any device waits", "resume --wait=500ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 500ms; still in progress: other: wait_for_device"},
 		{"given up", "recover --wait=5s", report.Status{Devices: []report.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
 		{"suspended", "suspend --wait=5s", report.Status{Devices: []report.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []report.Interface{ib0}}, ""},
 		{"without --wait", "reset qp", report.Status{Interfaces: []report.Interface{ib0}}, ""},
@@ -249,7 +249,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("%s, exit %d, %v", out, code, err)
 	}
 	f.change(func() { f.reload.Interfaces[0].Error = "address 10.9.0.1/24: refused" })
-	if out, code, err := reload(); !strings.Contains(out, "refused") || code != exitFailure || err == nil || !strings.Contains(err.Error(), "not completely: interface ib0: changed (mtu, addresses): address") {
+	if out, code, err := reload(); !strings.Contains(out, "refused") || code != exitFailure || err == nil || !strings.Contains(err.Error(), "only partly applied: interface ib0: changed (mtu, addresses): address") {
 		t.Errorf("%q, exit %d, %v", out, code, err)
 	}
 	f.change(func() { f.err = fmt.Errorf("%w: x.yaml:3: devices[0].lanes: 3", control.ErrMistake) })

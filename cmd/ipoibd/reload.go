@@ -53,7 +53,7 @@ func printReload(cmd *cobra.Command, r report.Reload) error {
 // incomplete returns an error if something could not be done completely, or nil.
 func incomplete(r report.Reload) error {
 	if err := r.Err(); err != nil {
-		return fmt.Errorf("the file was applied, but not completely: %w", err)
+		return fmt.Errorf("the file was only partly applied: %w", err)
 	}
 	return nil
 }

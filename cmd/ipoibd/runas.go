@@ -35,7 +35,7 @@ func (f *runFlags) runAs(cfg *config.Config, needs sandbox.Policy, chosen bool) 
 			case err == nil:
 				name = giver.Username
 			case !errors.Is(err, fs.ErrNotExist):
-				return nil, fmt.Errorf("cannot tell as which user the running daemon runs: %w; "+
+				return nil, fmt.Errorf("cannot determine the user of the running daemon: %w; "+
 					"name that user with --user", err)
 			}
 		}

@@ -91,7 +91,7 @@ func (s *Slot) Open(context.Context) (hca.Device, error) {
 	s.retire()
 	id, err := s.look()
 	if err == nil && id.Dead {
-		err = fmt.Errorf("the kernel has no RDMA device of it: %w", hca.ErrNoDevice)
+		err = fmt.Errorf("the kernel lists no RDMA device for it: %w", hca.ErrNoDevice)
 	}
 	if err != nil {
 		return nil, err

@@ -241,7 +241,7 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 	case text == "":
 		l.log.Info("all addresses of the peer are used again", "name", name)
 	default:
-		l.log.Warn("some addresses of the peer are not used; correct its DNS records", "name", name, "addresses", text,
+		l.log.Warn("some addresses of the peer are not used; fix its DNS records", "name", name, "addresses", text,
 			"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
 	}
 }

@@ -256,7 +256,7 @@ func (o *owner) request() {
 		return
 	}
 	const id = 1 // no other reset is pending
-	o.note("not reset: the locks that are shared with other processes cannot be opened")
+	o.note("not reset: cannot open the locks shared with other processes")
 	o.step(qprecovery.ResetPending{ID: id})
 	o.step(qprecovery.ResetEnded{ID: id, Outcome: qprecovery.ResetFailed})
 }

@@ -53,10 +53,10 @@ func Listen(addr string, status func() report.Status) (*Server, error) {
 func Import(r *capsule.Reader, status func() report.Status) (*Server, error) {
 	l, err := r.Listener("metrics")
 	if err != nil {
-		return nil, fmt.Errorf("take over the listener of metrics: %w", err)
+		return nil, fmt.Errorf("take over the metrics listener: %w", err)
 	}
 	if l.Addr().Network() != "tcp" {
-		err := fmt.Errorf("take over the listener of metrics: it is a %s socket", l.Addr().Network())
+		err := fmt.Errorf("take over the metrics listener: it is a %s socket", l.Addr().Network())
 		return nil, errors.Join(err, l.Close())
 	}
 	return newServer(l, status)

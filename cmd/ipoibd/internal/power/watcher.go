@@ -65,7 +65,7 @@ func Watch(ctx context.Context, hooks Hooks, lock *Inhibitor, log *slog.Logger) 
 			w.step(ctx, returned{})
 		case s, ok := <-signals:
 			if !ok {
-				w.miss(ctx, errors.New("the connection to the system bus has ended"))
+				w.miss(ctx, errors.New("lost the connection to the system bus"))
 				break
 			}
 			switch ev := w.logind.read(s).(type) {

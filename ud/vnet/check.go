@@ -17,7 +17,7 @@ var (
 	ErrHdrLen    = errors.New("virtio header: hdr_len is beyond the frame")
 	ErrCsumStart = errors.New("virtio header: csum_start is not behind the IP header, " +
 		"where the transport header begins")
-	ErrCsumOffset = errors.New("virtio header: csum_offset is beyond the frame, or not that of the protocol")
+	ErrCsumOffset = errors.New("virtio header: csum_offset is beyond the frame, or does not match the protocol")
 	ErrNoCsum     = errors.New("virtio header: segmentation without a partial or verified checksum")
 	ErrNetwork    = errors.New("virtio header: offload of a frame without a valid IP header, or of a fragment")
 	ErrTransport  = errors.New("virtio header: segmentation of a frame without a valid transport header and payload")

@@ -7,7 +7,7 @@ import (
 )
 
 // ErrResetting means that another process resets the device.
-var ErrResetting = errors.New("another process resets the device")
+var ErrResetting = errors.New("another process is resetting the device")
 
 // Use calls use while this process holds the shared lock: use opens the device for a moment and
 // closes it again. If another process resets the device, Use returns ErrResetting instead.

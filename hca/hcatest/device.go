@@ -49,7 +49,7 @@ func devicePort(b *bench) {
 	again, err := b.a.Dev.QueryPort(b.a.Port)
 	must(b, err, "query port again")
 	if again.GIDs[b.a.SGIDIndex] != g || again.PKeys[0] == 0 {
-		b.Error("a change of the returned tables changes those of the device")
+		b.Error("a change of the returned tables changes the tables of the device")
 	}
 }
 

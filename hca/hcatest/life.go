@@ -55,7 +55,7 @@ func lifeClosedHandles(b *bench) {
 	b.wantErr(err, hca.ErrInvalid, "create QP on a closed CQ")
 }
 
-// Closing a QP removes its completions that are not yet polled, but not those of others.
+// Closing a QP removes its completions that are not yet polled, but not the completions of others.
 func lifeQPLeavesNothing(b *bench) {
 	x := b.newEnd(b.a, defaultSpec())
 	other, err := x.pd.CreateQP(defaultSpec().qp, x.send, x.recv)

@@ -310,7 +310,7 @@ func lroSmallReceives(b *bench) {
 	}
 }
 
-// Receives of several pieces get the same messages as those of one piece.
+// Receives of several pieces get the same messages as receives of one piece.
 func lroScatters(b *bench) {
 	p := packet{flags: tcpACK, payload: pattern(700)}
 	x, y := b.lroPair()

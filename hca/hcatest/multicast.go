@@ -91,8 +91,8 @@ func multicastOwn(b *bench) {
 	}
 }
 
-// A QP that blocks its own multicast gets that of others. Others get that of the QP, on its port
-// and elsewhere.
+// A QP that blocks its own multicast still gets multicast from others, and others get its multicast,
+// on its port and elsewhere.
 func multicastOwnBlocked(b *bench) {
 	blocks := blockingSpec()
 	x, y, z := b.newEnd(b.a, blocks), b.newEnd(b.a, blocks), b.newEnd(b.b, blocks)

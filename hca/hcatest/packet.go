@@ -9,7 +9,7 @@ import (
 type packet struct {
 	v6, udp bool
 	routed  bool  // by IPv6 segment routing (RFC 8754)
-	partial bool  // the checksum of TCP or UDP is only that of the pseudo-header
+	partial bool  // the checksum of TCP or UDP covers only the pseudo-header
 	hops    uint8 // more than usual
 	id      uint16
 	seq     uint32

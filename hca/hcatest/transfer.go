@@ -18,7 +18,7 @@ var transferChecks = []check{
 	{name: "transfer/controlled_qkey", run: transferControlledQKey},
 }
 
-// pattern returns n bytes that differ from those of other lengths.
+// pattern returns n bytes that differ from patterns of other lengths.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -24,8 +24,8 @@
 //
 // A checksum is a ones' complement sum, so partial sums can be added: the fields that all
 // segments share are summed once, and each segment adds those that differ and its payload.
-// The payload must be read once, because the frame's own checksum does not yield those of its
-// segments.
+// The payload must be read once, because the frame's own checksum does not yield its segments'
+// checksums.
 //
 // With a routing header, the checksum covers the final destination (RFC 8200, 8.1). The place of
 // that address depends on the type of the routing header, so the sum of the addresses is derived

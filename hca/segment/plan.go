@@ -9,7 +9,7 @@ import (
 
 // MaxHeader bounds the headers of a frame in bytes, including those that precede the IP header.
 // An IPoIB header of 4 bytes and the longest headers of TCP (60) fit, behind the longest ones of
-// IPv4 (60), or behind those of IPv6 (40) with 152 bytes of extension headers, for example a
+// IPv4 (60), or behind an IPv6 header (40) with 152 bytes of extension headers, for example a
 // segment routing header with nine segments (RFC 8754).
 const MaxHeader = 256
 
@@ -72,7 +72,7 @@ const (
 	flagCWR = 1 << 7
 )
 
-// proto is the protocol whose headers a plan completes in addition to those of IP.
+// proto is the protocol whose headers a plan completes in addition to IP headers.
 type proto uint8
 
 const (

@@ -129,8 +129,7 @@ func (s *Station) PostRecv(wrs []hca.RecvWR) {
 	}
 }
 
-// awaitLimit bounds the wait for completions, because those of a lost message never
-// arrive.
+// awaitLimit bounds the wait for completions, because a lost message never completes.
 const awaitLimit = 10 * time.Second
 
 // Await waits for n completions, which must all be successes.

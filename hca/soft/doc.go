@@ -6,15 +6,15 @@
 //
 // A device has one port. Its GIDs are the underlay's addresses, and its state is the
 // underlay's. Its node, system image and port GUIDs are the EUI-64 of the MAC that the
-// underlay had on opening, like those of the Linux Soft-RoCE driver. A GID keeps its
+// underlay had on opening, as in the Linux Soft-RoCE driver. A GID keeps its
 // index as long as its address exists; the next new GID gets a free index.
 //
 //	underlay              | what the device does
 //	up, down              | PORT_ACTIVE, PORT_ERR; sends on a port that is down
 //	                      | complete with success and are dropped ("tx_drop_port_down")
 //	addresses change      | GID_CHANGE
-//	MTU changes, or       | PORT_ACTIVE again: real HCAs have no event for it, and
-//	that of a path        | the user queries the port again after PORT_ACTIVE
+//	MTU changes, or the   | PORT_ACTIVE again: real HCAs have no event for it, and
+//	MTU of a path does    | the user queries the port again after PORT_ACTIVE
 //	netdev gone           | DEVICE_FATAL, once; posts and verbs that allocate or
 //	                      | change fail with ErrIO, those that release succeed
 //
@@ -46,7 +46,7 @@
 // receives and sends independently of the others. A QP may have several queues, each of which
 // is a QP of the engine with the same number. Queue i sends through lane i and gets the messages
 // that arrive there. So a lane serves one queue of each QP, and its goroutines contend with
-// those of other lanes only when a QP changes its state. All multicast arrives at the first lane.
+// other lanes only when a QP changes its state. All multicast arrives at the first lane.
 //
 // All queues of a QP have the same state. An error of one queue reaches the others before the
 // verb that caused it returns, or before the next one begins.

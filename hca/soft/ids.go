@@ -21,7 +21,7 @@ const idSources = 256
 
 // idHabitual is how many low identifications in a row make a habit. A source that counts its
 // identifications sends 64 of them each time its counter wraps; Linux has a counter for each
-// destination, of which three may wrap at once here: ours, that of the group, and that of
+// destination, of which three may wrap at once here: for our address, for the group, and for
 // another address of ours. A source that draws its identifications at random never sends as
 // many.
 const idHabitual = 3*64 + 1

@@ -8,7 +8,7 @@ import (
 
 // SetPKeys replaces the P_Key table, and reports EventPKeyChange if that changes it. It does not
 // block, and does nothing on a device that is closed. The queue pairs of a P_Key that stays are not
-// affected; those of one that is gone neither send nor receive.
+// affected; the queue pairs of one that is gone neither send nor receive.
 func (d *Device) SetPKeys(keys []hca.PKey) {
 	d.mu.Lock()
 	table := retable(d.cfg.PKeys, keys)

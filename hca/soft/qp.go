@@ -263,8 +263,8 @@ func (q *QP) purge() {
 	}
 }
 
-// Query implements [hca.QP]; it does not block. The packet sequence number is that of the first
-// queue.
+// Query implements [hca.QP]; it does not block. The packet sequence number is the first
+// queue's.
 func (q *QP) Query() (hca.QPAttr, error) {
 	if err := q.usable(); err != nil {
 		return hca.QPAttr{}, verb("query_qp", q.num.String(), err)

@@ -86,7 +86,7 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 	return !r.to.stopped, nil
 }
 
-// check applies all checks that precede those of the QPs to a datagram, and stores its message
+// check applies to a datagram all checks that precede the checks of the QPs, and stores its message
 // in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
 	c, u, path := &r.lane.counts, &r.send, &r.in.Path

@@ -70,7 +70,7 @@ type Batch struct {
 	Reason Reason  // with TailDrop and TailFail
 	Loop   Inbound // with TailLoop
 	// Skipped counts the peers left out of a replication because the family of their
-	// address is not that of the source. Finish sets it. It counts only peers before
+	// address is not the source's. Finish sets it. It counts only peers before
 	// the point that was sent; Fill skips the others again.
 	Skipped int
 

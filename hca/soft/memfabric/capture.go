@@ -28,8 +28,7 @@ func (f *Fabric) show(from, to string, pkt *transport.Packet, why Drop) {
 	f.capture(c)
 }
 
-// gather appends the bytes of a packet: those of its Vec, or of its Data if there is no
-// Vec.
+// gather appends the bytes of a packet: its Vec, or its Data if there is no Vec.
 func gather(b []byte, pkt *transport.Packet) []byte {
 	if pkt.Vec == nil {
 		return append(b, pkt.Data...)

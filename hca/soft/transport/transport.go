@@ -52,8 +52,8 @@ type Packet struct {
 	// on send; see Transport.SrcPort.
 	SrcPort uint16
 	// TOS and TTL are the IPv4 fields, or traffic class and hop limit. On send
-	// they are those of the AH (TTL 0: the system's default); on receive those
-	// of the packet, or 0 if the transport cannot see them.
+	// they come from the AH (TTL 0: the system's default); on receive, from
+	// the packet, or 0 if the transport cannot see them.
 	TOS, TTL uint8
 	// ID is the IPv4 identification; it is valid if IDKnown is set.
 	ID      uint16
@@ -169,7 +169,7 @@ type Paths interface {
 	// MTU is unknown, for example because there is no route.
 	PathMTU(dst netip.Addr) (int, error)
 	// RouteMTU is PathMTU without the reports of routers: the MTU that this host's
-	// configuration gives the route, or that of the netdev.
+	// configuration gives the route, or the MTU of the netdev.
 	RouteMTU(dst netip.Addr) (int, error)
 	// PathChanged delivers a value after a router may have reported that a packet was too long.
 	PathChanged() <-chan struct{}

@@ -34,7 +34,7 @@
 // identification 0, whatever routers have reported. Source address, TTL and TOS are chosen per
 // packet by control messages. Multicast leaves through the netdev and is not looped
 // back; its TTL is [MulticastTTL] unless the packet specifies another.
-// IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
+// IPv6 datagrams have a UDP checksum; received ones may lack it, as datagrams of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
 // The identification of a received packet is unknown: a UDP socket does not report it.

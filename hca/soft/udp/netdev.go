@@ -16,7 +16,7 @@ import (
 	"ipoibd/link/kernel"
 )
 
-// DefaultNetdev chooses the netdev if the configuration names none: that of the default
+// DefaultNetdev chooses the netdev if the configuration names none: the netdev of the default
 // route, IPv4 before IPv6, or else the only netdev that is up and is neither the loopback nor
 // a TAP. If there is no such netdev or more than one, the error names the candidates and wraps
 // hca.ErrNoDevice.

@@ -21,7 +21,7 @@ var _ transport.Paths = (*Transport)(nil)
 // pathSockets ask the kernel for the MTUs of paths: a UDP socket that is connected to a
 // destination has the route of its datagrams. These sockets never send or receive. They are
 // bound to the netdev, so that they find the routes of the transport's own datagrams, and not
-// those of the host's default route.
+// the host's default route.
 type pathSockets struct {
 	index int // of the netdev
 

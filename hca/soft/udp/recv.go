@@ -14,7 +14,7 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxDatagram is the maximum length of a received datagram, in bytes: that of a jumbo
+// MaxDatagram is the maximum length of a received datagram, in bytes: the length of a jumbo
 // frame. A RoCEv2 UD packet has at most 4192.
 const MaxDatagram = 9216
 

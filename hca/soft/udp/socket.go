@@ -17,7 +17,7 @@ import (
 const Port = 4791
 
 // MulticastTTL is the default TTL and hop limit of multicast packets. They stay on the
-// link, like those of an IPoIB subnet without a multicast router.
+// link, as in an IPoIB subnet without a multicast router.
 const MulticastTTL = 1
 
 // defaultRecvBuf is the size of the receive buffer in bytes: several milliseconds

@@ -98,7 +98,7 @@ func equal16(a, b []byte, at int) bool {
 
 // Enlarge changes the headers of p, at the beginning of b, to those of the large packet of the
 // run that p begins. It has PSH if the last packet has: segmentation gives PSH only to the last
-// segment. The checksum of TCP or UDP becomes that of the pseudo-header, as the kernel expects
+// segment. The checksum of TCP or UDP becomes the pseudo-header's, as the kernel expects
 // it of a packet that is to be segmented (CHECKSUM_PARTIAL).
 func (r *Run) Enlarge(p *Packet, b []byte) {
 	end := p.Payload + r.Bytes

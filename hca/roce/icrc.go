@@ -46,7 +46,7 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 }
 
 // Sealer computes the ICRCs of datagrams like [ICRC]. It remembers the state of the CRC that
-// datagrams of one path and length share, such as those of a train. The zero value is ready to
+// datagrams of one path and length share, such as the datagrams of a train. The zero value is ready to
 // use.
 type Sealer struct {
 	start  start

@@ -97,7 +97,7 @@ func (v *Verifier) solveID(diff uint32, n int) (Match, uint16) {
 }
 
 // effectOf returns the difference that an identification makes to the ICRC, which is the sum
-// of those of its bits.
+// of the differences of its bits.
 func (v *Verifier) effectOf(id uint16) (sum uint32) {
 	for ; id != 0; id &= id - 1 {
 		sum ^= v.effect[bits.TrailingZeros16(id)]

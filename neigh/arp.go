@@ -8,7 +8,7 @@ import (
 
 // hostARP translates an ARP or RARP body from the host (RFC 826, RFC 903, RFC
 // 4391 section 9.2). The sender becomes our own address. The target is the peer
-// that the frame is addressed to, or else that of the body's target MAC; it is
+// that the frame is addressed to, or else the peer of the body's target MAC; it is
 // zero if both are unknown.
 func (t *Table) hostARP(f frame, late bool) {
 	in, err := ipoib.ParseEtherARP(f.body())

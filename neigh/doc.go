@@ -48,7 +48,7 @@
 //
 // ARP and RARP bodies and the link-layer address options of ND are translated in
 // both directions; everything else passes unchanged. The hardware address in a
-// message from the fabric must be that of its sender according to the completion
+// message from the fabric must be the sender's according to the completion
 // and the GRH; the one in a message from the host must be the host's. Only a
 // Redirect may contain another node's address: its target is looked up.
 //

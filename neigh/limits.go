@@ -152,7 +152,7 @@ const (
 	formerLife = 5 * time.Second
 
 	// renewPause is the minimum age of a handle that is renewed. With maxRenewals it bounds the renewals of
-	// one peer, and those of a peer that receives but never sends cost little.
+	// one peer; renewals of a peer that receives but never sends cost little.
 	renewPause = 10 * time.Second
 
 	// foreignMACSilence is how long the MAC learnt behind ib0 must be silent

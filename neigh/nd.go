@@ -29,7 +29,7 @@ func (t *Table) hostND(f frame, late bool) {
 }
 
 // fabricND translates Neighbour Discovery from the fabric. A link-layer address
-// in the message must be that of its sender; only a Redirect may contain another
+// in the message must be the sender's; only a Redirect may contain another
 // node's address.
 func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 	nd, err := ipoib.ParseND(packet, ipoib.FormIPoIB)

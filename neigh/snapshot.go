@@ -89,8 +89,8 @@ func (t *roster) hide(p *peer) {
 	p.shown = shown{}
 }
 
-// Epoch returns the number of the snapshot, counted from 1; that of the zero
-// value is 0.
+// Epoch returns the number of the snapshot, counted from 1; the zero value has
+// number 0.
 func (s *Snapshot) Epoch() uint64 { return s.epoch }
 
 // Unicast returns the destination of frames for dst and where to count their bytes, or false if the slow path

@@ -20,7 +20,7 @@ type Asked struct {
 }
 
 // Listed is the list of devices, sent after each change and in answer to a [Refresh]. Op is
-// that of the Refresh, or 0. The machine keeps a reference to Devices.
+// the Op of the Refresh, or 0. The machine keeps a reference to Devices.
 type Listed struct {
 	Op      uint64
 	Devices []Identity

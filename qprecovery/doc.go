@@ -5,7 +5,7 @@
 //
 // Every completion status, every asynchronous event and every pair of a verb and
 // an error has exactly one [Class] ([OfCompletion], [OfEvent], [OfError]). The
-// errors are those of the hca contract, to which a backend maps errnos. A class
+// errors are the ones of the hca contract, to which a backend maps errnos. A class
 // determines the scope of the error, if there is one: ENOMEM from a post is a
 // full queue, and ETIMEDOUT from create_ah a silent peer. A completion status never has a
 // larger scope than its QP.

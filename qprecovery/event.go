@@ -8,7 +8,7 @@ import (
 
 // Event is an input of [Ladder.Step].
 //
-// A Gen is a generation of the interface's objects: that of [Attached] or of
+// A Gen is a generation of the interface's objects: the Gen of [Attached] or of
 // the [Run] that created them. An Op identifies one operation and its result.
 // An event with an outdated or unknown Gen or Op is counted as stale and
 // ignored.

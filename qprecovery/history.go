@@ -123,7 +123,7 @@ func (h *history) blame(req *Request) {
 }
 
 // end closes the open record, if any, and returns a copy. It discards a record
-// without steps and without a failed request, such as that of a query that found no
+// without steps and without a failed request, such as the record of a query that found no
 // error.
 func (h *history) end(now time.Time, stopped bool) (ended Record, ok bool) {
 	if !h.open {

@@ -9,10 +9,10 @@ import (
 // Sample is the state of the data path at one time. The counts start over with
 // a new queue pair, for which the caller must call [Detector.Restart].
 type Sample struct {
-	Completed  uint64 // send completions so far, including those of probes
+	Completed  uint64 // send completions so far, including probes
 	Waiting    int    // sends without a completion, including those not posted yet
 	Refused    uint64 // sends that the queue pair has refused so far
-	Received   uint64 // receive completions so far, including those of probes
+	Received   uint64 // receive completions so far, including probes
 	Probed     uint64 // number of the latest probe whose send has completed; 0 if none
 	SendRounds uint64 // rounds of the send pump so far; each takes completions and posts sends
 	RecvRounds uint64 // rounds of the receive pump so far; read, like SendRounds, before the other counts

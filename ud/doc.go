@@ -63,7 +63,7 @@
 //	*_posts               = *_completions + *_taken_back + *_outstanding
 //
 // A failed completion counts in *_wc_<status>; a failed receive holds no message.
-// *_completions counts the slots that the device returned, including those of
+// *_completions counts the slots that the device returned, including the slots of
 // unsignaled sends.
 //
 // # Large frames

@@ -79,7 +79,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 }
 
 // leaveLast reduces a large receive, whose segments are too long, to the last of them, which may
-// be shorter. It returns false, and changes nothing, if wc is not that of a large receive.
+// be shorter. It returns false, and changes nothing, if wc is not a large receive's.
 func leaveLast(buf []byte, wc *hca.WC) bool {
 	if wc.LRO.Segments < 2 {
 		return false

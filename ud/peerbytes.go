@@ -3,7 +3,7 @@ package ud
 import "sync/atomic"
 
 // peerBytes adds up the bytes of consecutive frames of one peer, so that a counter that several lanes write is
-// written once for a run of frames. The bytes are those of IP packets, or of ARP on the wire: what follows the IPoIB
+// written once for a run of frames. The bytes are IP packets, or ARP on the wire: what follows the IPoIB
 // header. A large frame counts as it is, before it is cut and after it was joined.
 type peerBytes struct {
 	counter *atomic.Uint64

@@ -14,7 +14,7 @@ type Recorder interface {
 	FromHost(at time.Time, frame []byte)
 	// ToHost gets a frame that the sink has accepted, in pieces.
 	ToHost(at time.Time, pieces [][]byte)
-	// Sent gets a send that the QP has accepted. msg is the message; that of a large send is
+	// Sent gets a send that the QP has accepted. msg is the message; for a large send,
 	// its header and the whole payload.
 	Sent(at time.Time, wr *hca.SendWR, msg []byte)
 	// Received gets a successful receive, before any check of its message. buf is its whole

@@ -95,7 +95,7 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
 // buffers; it has at least Slots * RxStride(PortMTU, qp.Spec().LRO) bytes and is writable by
 // the device (hca.AccessLocalWrite). The host accepts large TCP frames, and large UDP frames if
-// qp.Spec().LROUDP is set. The generation must differ from that of every earlier Attach whose
+// qp.Spec().LROUDP is set. The generation must differ from every earlier one whose
 // completions may still arrive. Errors: hca.ErrInvalid if a QP is already
 // attached or if mr or the QP's receive queue is too small; or the error of a post, after
 // which Rx is detached.

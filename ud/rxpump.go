@@ -19,7 +19,7 @@ import (
 // Refill, because a QP in ERR would flush them again at once.
 //
 // It returns ErrDetached at once while no QP is attached. Any other error wraps
-// that of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink;
+// the error of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink;
 // the owner consults recovery before it calls Pump again.
 func (r *Rx) Pump(until time.Time) error {
 	if r.qp == nil {

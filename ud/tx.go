@@ -118,17 +118,17 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 	return t, nil
 }
 
-// SetMTU sets the interface's MTU, which bounds the frames of the host, and that of the port, which
+// SetMTU sets the interface's MTU, which bounds the frames of the host, and the port's MTU, which
 // bounds injected messages. Both are in bytes of IP packet, at most TxConfig.MaxMTU.
 func (t *Tx) SetMTU(mtu, port int) {
 	t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU)))
 	t.portMTU.Store(int32(min(port, t.cfg.MaxMTU)))
 }
 
-// Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. maxTSO is that of the
+// Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. maxTSO is the MaxTSO of the
 // device (hca.DeviceAttr). If it is 0, frames that request a checksum or segmentation are
 // dropped. mr holds the slots and has at least Slots * TxStride(MaxMTU, maxTSO) bytes. The
-// generation must differ from that of every earlier Attach whose completions may still arrive.
+// generation must differ from every earlier one whose completions may still arrive.
 // Errors: hca.ErrInvalid if a QP is already attached or if mr or the QP's send
 // queue is too small.
 func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, maxTSO int, generation uint32) error {

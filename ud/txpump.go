@@ -15,7 +15,7 @@ import (
 // up to 10 ms, while frames queue up in the source.
 //
 // It returns ErrDetached at once while no QP is attached, so a short recovery leaves
-// the host's frames in the source. Any other error wraps that of the source, the CQ
+// the host's frames in the source. Any other error wraps the error of the source, the CQ
 // (hca.ErrCQ) or the QP (hca.ErrIO); the owner consults recovery before it calls Pump
 // again. If the QP refuses a frame with hca.ErrInvalid, Pump drops and counts it
 // (PostRefused) and continues.

@@ -31,7 +31,7 @@ const (
 const etherMinPayload = 46
 
 // Sender is the queue pair that a frame came from. Several may have the same Ethernet address:
-// those of one GID, as long as the peer table knows none or only one of them.
+// the queue pairs of one GID, as long as the peer table knows none or only one of them.
 type Sender struct {
 	GID hca.GID
 	QPN hca.QPN

@@ -27,9 +27,9 @@
 // # Checksums
 //
 // A checksum is verified at most once, and only when a second frame fits the first: the host
-// verifies those of frames that are not joined. If the device has verified a checksum, the
+// verifies the checksums of frames that are not joined. If the device has verified a checksum, the
 // frame's virtio header has DataValid, and Join does not verify it again. The checksum field
-// of a large frame contains that of its pseudo-header, and its virtio header has NeedsCsum:
+// of a large frame contains the checksum of its pseudo-header, and its virtio header has NeedsCsum:
 // the host does not verify the checksum (CHECKSUM_PARTIAL), and completes it if it forwards
 // the frame. DataValid would not suffice: segmentation requires NeedsCsum
 // (virtio_net_hdr_to_skb), and a TAP ignores DataValid.

@@ -24,11 +24,11 @@ func DestIP(t EtherType, packet []byte) (netip.Addr, bool) {
 	return ipAt(t, packet, ipv4Dest, ipv6Dest)
 }
 
-// ClaimedIP returns the address that a message of address resolution says is its sender's: that of the sender of
-// ARP in the Ethernet form, or the target of a probe, which has no sender (RFC 5227 section 2.1.1); the target of a
-// neighbour advertisement; and that of a solicitation for duplicate address detection, which has no source (RFC 4862
-// section 5.4.2). A host that tests the same address gives it up. ClaimedIP looks only at the place where the
-// address is: the rest may be malformed. An address that ND binds to its sender is the source address.
+// ClaimedIP returns the address that a message of address resolution says is its sender's: the sender of ARP in
+// the Ethernet form, or the target of a probe, which has no sender (RFC 5227 section 2.1.1); the target of a
+// neighbour advertisement; and the target of a solicitation for duplicate address detection, which has no source
+// (RFC 4862 section 5.4.2). A host that tests the same address gives it up. ClaimedIP looks only at the place
+// where the address is: the rest may be malformed. An address that ND binds to its sender is the source address.
 func ClaimedIP(t EtherType, packet []byte) (netip.Addr, bool) {
 	switch {
 	case t == EtherTypeARP && len(packet) >= etherARPLen:

@@ -49,7 +49,7 @@ func BroadcastMGID(scope uint8, pkey hca.PKey) hca.GID {
 
 // GroupMGID returns the group of an IP multicast address. It contains the low
 // 28 bits of an IPv4 address or the low 80 bits of an IPv6 address;
-// 255.255.255.255 maps to the broadcast group. The scope is that of the link's
+// 255.255.255.255 maps to the broadcast group. The scope is the scope of the link's
 // broadcast group, whatever scope the IPv6 address has (RFC 4391 section 4).
 func GroupMGID(scope uint8, pkey hca.PKey, group netip.Addr) hca.GID {
 	if group == limitedBroadcast {

@@ -2,8 +2,7 @@ package ipoib
 
 import "net/netip"
 
-// valid makes the checks that RFC 4861 requires of a receiver, except those of lengths and
-// checksum.
+// valid makes the checks that RFC 4861 requires of a receiver, except of lengths and checksum.
 func (nd ND) valid(packet []byte) bool {
 	if nd.Src.IsMulticast() {
 		return false

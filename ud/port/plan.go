@@ -54,7 +54,7 @@ type Plan struct {
 func (p Plan) Broadcast() Group { return p.Groups[0] }
 
 // MTU returns the largest possible MTU of the interface, in bytes of IP packet: what the port
-// and the paths to all peers carry, but at least that of MinPayload.
+// and the paths to all peers carry, but at least the MTU of MinPayload.
 func (p Plan) MTU() int {
 	payload := p.MaxPayload
 	if p.Path.To.IsValid() {
@@ -68,8 +68,8 @@ func (p Plan) Fits(mtu int) bool {
 	return !p.Path.To.IsValid() || mtu+ipoib.HeaderLen <= p.Path.Carries
 }
 
-// ReceiveMTU returns the largest MTU that peers may have. Their paths may carry more than those of
-// this host.
+// ReceiveMTU returns the largest MTU that peers may have. Their paths may carry more than this
+// host's.
 func (p Plan) ReceiveMTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
 // SameQP reports whether a queue pair made for p, with its groups, also serves q. Queue pairs

@@ -24,8 +24,8 @@ type headers struct {
 	src, dest hca.QPN
 }
 
-// headersOf returns the fields of a message's headers. They are those of the work request and
-// its address handle, or those of the GRH area and the completion.
+// headersOf returns the fields of a message's headers. They come from the work request and
+// its address handle, or from the GRH area and the completion.
 func (r *Record) headersOf() headers {
 	if r.Out {
 		return headers{

@@ -20,7 +20,7 @@ type ring struct {
 
 type slot struct {
 	Record
-	end uint64 // number of the first byte after those of this record
+	end uint64 // number of the first byte after this record
 }
 
 func newRing(bytes int) *ring {

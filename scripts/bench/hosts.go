@@ -75,7 +75,7 @@ func (h *host) remove() error {
 }
 
 // command prepares a program that runs on the host. nsenter executes the program, so the process
-// ID is that of the program.
+// ID belongs to the program.
 func (h *host) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + h.name, "--", name}, args...)...)
 }

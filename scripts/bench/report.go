@@ -29,7 +29,7 @@ const (
 	cpuPerGB  metric = "daemons_cpu_seconds_per_gb"
 )
 
-// figures are those of one row in one round. A failed measurement has none.
+// figures are the results of one row in one round. A failed measurement has none.
 type figures map[metric]float64
 
 // row is a contender at an MTU.

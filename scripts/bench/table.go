@@ -80,7 +80,7 @@ func (r *report) table() string {
 func (c column) width() int { return max(utf8.RuneCountInString(c.head), len("12345.67")) + 2 }
 
 // markdown returns the rows of ipoibd for docs/performance.md. The last two columns compare
-// a TCP stream from a to b with those of the same run.
+// a TCP stream from a to b with other contenders of the same run.
 func (r *report) markdown(step string) string {
 	var s strings.Builder
 	for _, row := range r.Rows {
@@ -96,7 +96,7 @@ func (r *report) markdown(step string) string {
 	return s.String()
 }
 
-// ratio compares a TCP stream with that of another contender at the same MTU. It is the median
+// ratio compares a TCP stream with another contender's at the same MTU. It is the median
 // of the rounds' ratios: a machine that is slower in one round slows both contenders.
 func (r *report) ratio(ours row, other string) string {
 	i := r.find(other, ours.MTU)

@@ -3,7 +3,7 @@
 //
 // A pod consists of three containers in one network namespace: one that owns the namespace
 // and does nothing else, an application, and the sidecar. Containers are Docker's, as root, or
-// Podman's, without root ([engine]). The flags of every sidecar are those of README's example,
+// Podman's, without root ([engine]). Every sidecar has the flags of README's example,
 // which a test also runs as it stands.
 //
 // Each engine runs in its own network, mount and process namespaces ([box]), so it neither sees

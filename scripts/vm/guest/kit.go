@@ -18,7 +18,7 @@ import (
 // emulator runs the guests.
 const emulator = "qemu-system-x86_64"
 
-// programs are those of this machine that every guest has, in addition to the
+// programs are the programs of this machine that every guest has, in addition to the
 // applets of busybox, and their Debian packages.
 var programs = []struct{ name, pkg string }{
 	{"sh", "dash"},            // busybox's sh prefers applets to programs,

@@ -12,7 +12,7 @@ import (
 // temporary files.
 const kitPrefix = "ipoibd-vm-"
 
-// newKitDir creates a directory for a kit, and removes those of killed runs: a
+// newKitDir creates a directory for a kit, and removes the kits of killed runs: a
 // live run holds a lock on its directory. The lock is taken before the
 // directory gets its name, and ends with release or with the process.
 func newKitDir() (dir string, release func(), err error) {

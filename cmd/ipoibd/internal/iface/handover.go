@@ -247,7 +247,7 @@ func (f *Iface) parkedState() (s State, err error) {
 	f.show(time.Now())
 	s.Carried = Carried{f.host.adopted, f.host.mtu, f.counted()}
 	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
-	s.Carrier, s.Offloads, s.Peers = f.host.custody.lit(), f.rec.onTAP, handedPeers(f.nbrs.table.Peers())
+	s.Carrier, s.Offloads, s.Peers = f.host.monitor.lit(), f.rec.onTAP, handedPeers(f.nbrs.table.Peers())
 	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
 	return s, nil
 }
@@ -333,7 +333,7 @@ func (p *Parked) Resume() {
 		if p.stale {
 			p.f.lanes.discard(true)
 		}
-		p.f.rec.heal(qprecovery.Tick{}) // carries out what Export has found
+		p.f.rec.step(qprecovery.Tick{}) // carries out what Export has found
 	})
 	close(p.calls)
 }
@@ -374,7 +374,7 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 func (f *Iface) continues(s State) {
 	f.carry(s.Carried)
 	f.heir = heir{inherited: true, qpn: s.QPN}
-	f.host.custody.wantCarrier, f.rec.onTAP = s.Carrier, s.Offloads
+	f.host.monitor.wantCarrier, f.rec.onTAP = s.Carrier, s.Offloads
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
 	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)

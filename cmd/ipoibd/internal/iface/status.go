@@ -212,7 +212,7 @@ func (f *Iface) show(now time.Time) {
 	if f.host.assignment.raise {
 		raising = f.host.assignment.err
 	}
-	err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.custody.err, f.host.assignment.err)
+	err := cmp.Or(f.end, raising, f.rec.err, f.host.foreignError(), f.host.monitor.err, f.host.assignment.err)
 	if err != nil && s.State != report.InterfaceStopped {
 		s.Detail = err.Error()
 	}

@@ -25,9 +25,9 @@ type handedTAP struct {
 	Offloads      Offloads `json:"offloads"` // TUN_F_*
 }
 
-// Export puts what another process needs to continue the interface into a capsule: the parts "tap", and "note" (the file
-// that names the holder, with its path) if there is one. The state of ib0 does not change. Meanwhile no goroutine may call
-// the other methods.
+// Export puts what another process needs to continue the interface into a capsule: the parts "tap", and "note" (the
+// file that names the holder, with its path) if there is one. The state of ib0 does not change. Meanwhile no
+// goroutine may call the other methods.
 func (t *TAP) Export(w *capsule.Writer) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -58,8 +58,8 @@ func (t *TAP) Own() {
 	}
 }
 
-// Import continues the interface of another process. It changes nothing: until Own, Close only closes the queues. Errors:
-// capsule.ErrMissing, ErrSpec, ErrGone, ErrPermission, and the system's.
+// Import continues the interface of another process. It changes nothing: until Own, Close only closes the queues.
+// Errors: capsule.ErrMissing, ErrSpec, ErrGone, ErrPermission, and the system's.
 func Import(r *capsule.Reader) (t *TAP, err error) {
 	var h handedTAP
 	fds, err := r.Take("tap", &h)
@@ -80,7 +80,8 @@ func Import(r *capsule.Reader) (t *TAP, err error) {
 	return t, nil
 }
 
-// importNote returns the file that names the holder, or nil. Without it, errors of other processes do not name this one.
+// importNote returns the file that names the holder, or nil. Without it, errors of other processes do not name this
+// one.
 func importNote(r *capsule.Reader) *os.File {
 	var path string
 	fds, err := r.Take("note", &path)
@@ -92,7 +93,10 @@ func importNote(r *capsule.Reader) *os.File {
 }
 
 func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {
-	spec := Spec{Name: h.Name, Netns: h.Netns, MAC: [6]byte{2}, MTU: MinMTU, TxQueueLen: h.QueueLen, LargeTxQueueLen: h.LargeQueueLen, Queues: len(queues)}
+	spec := Spec{
+		Name: h.Name, Netns: h.Netns, MAC: [6]byte{2}, MTU: MinMTU,
+		TxQueueLen: h.QueueLen, LargeTxQueueLen: h.LargeQueueLen, Queues: len(queues),
+	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}

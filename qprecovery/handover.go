@@ -105,7 +105,8 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 // InheritDeviceLadder returns the machine that continues one of another process.
 func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *DeviceLadder {
 	d := NewDeviceLadder(now, cfg)
-	d.budget = resetBudget{inheritBudget(h.Budget), min(max(h.Pause, 0), resetPauseMost), min(max(h.Owed, 0), resetPauseMost)}
+	pause, owed := min(max(h.Pause, 0), resetPauseMost), min(max(h.Owed, 0), resetPauseMost)
+	d.budget = resetBudget{inheritBudget(h.Budget), pause, owed}
 	next := now.Add(min(max(h.NextTry, 0), resetPauseMost))
 	switch h.State {
 	case DevicePausing:

@@ -165,8 +165,8 @@ func (m *memberships) set(fd int, group netip.Addr, option4, option6 int) error 
 	return unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, option6, mreq)
 }
 
-// ExportMemberships puts the sockets that are members of the groups into a capsule, as the part "memberships". As long as
-// a duplicate of one is open, its groups stay joined.
+// ExportMemberships puts the sockets that are members of the groups into a capsule, as the part "memberships". As
+// long as a duplicate of one is open, its groups stay joined.
 func (t *Transport) ExportMemberships(w *capsule.Writer) {
 	t.groups.mu.Lock()
 	defer t.groups.mu.Unlock()

@@ -37,8 +37,8 @@ func (t *Transport) Drops() uint32 {
 }
 
 // Export puts what another process needs to continue the sockets into a capsule, as the part "sockets", if there are
-// any. Drops are those of the transports of the lanes; nil: there were none since Import. The transports must not receive
-// any more.
+// any. Drops are those of the transports of the lanes; nil: there were none since Import. The transports must not
+// receive any more.
 func (r *Reserve) Export(w *capsule.Writer, drops []uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,12 +50,14 @@ func (r *Reserve) Export(w *capsule.Writer, drops []uint32) error {
 	case p == nil:
 		return nil
 	case len(drops) != len(p.lanes):
-		return fmt.Errorf("hand over the sockets of %d lanes, there are %d: %w", len(drops), len(p.lanes), hca.ErrInvalid)
+		return fmt.Errorf("hand over the sockets of %d lanes, there are %d: %w",
+			len(drops), len(p.lanes), hca.ErrInvalid)
 	}
 	h := handedReserve{Index: r.index, Asked: r.lanes, OneLane: textOf(p.unlaned)}
 	var fds []int
 	for i, lane := range p.lanes {
-		h.Lanes = append(h.Lanes, handedLane{IPv6: lane.recv.ipv6 && lane.send.ipv6, Source: lane.send.port, Drops: drops[i]})
+		both := lane.recv.ipv6 && lane.send.ipv6
+		h.Lanes = append(h.Lanes, handedLane{IPv6: both, Source: lane.send.port, Drops: drops[i]})
 		if lane.recv.ipv6 != lane.send.ipv6 {
 			return errors.New("the sockets of a lane carry different families")
 		}
@@ -121,7 +123,9 @@ func checkSocket(fd, index int, ipv6 bool, port uint16) error {
 		family = unix.AF_INET6
 	}
 	for _, o := range []option{
-		{unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_UDP}, {unix.SOL_SOCKET, unix.SO_DOMAIN, family}, {unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index},
+		{unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_UDP},
+		{unix.SOL_SOCKET, unix.SO_DOMAIN, family},
+		{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index},
 	} {
 		if got, err := unix.GetsockoptInt(fd, o.level, o.name); err != nil || got != o.value {
 			return errors.Join(fmt.Errorf("socket option %d is %d, want %d", o.name, got, o.value), err)

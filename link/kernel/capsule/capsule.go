@@ -135,15 +135,16 @@ type content struct {
 	fds   []int
 }
 
-// NewReader returns a Reader of what [Writer.Contents] has returned. It owns the descriptors from then on, also after an
-// error.
+// NewReader returns a Reader of what [Writer.Contents] has returned. It owns the descriptors from then on, also after
+// an error.
 func NewReader(parts []Part, fds []int) (*Reader, error) {
 	r := &Reader{from: map[string]*content{}}
 	for _, p := range parts {
 		if p.Descriptors < 0 || p.Descriptors > len(fds) || r.from[p.Name] != nil {
 			r.Close()
 			kernel.CloseAll(fds)
-			return nil, fmt.Errorf("%q comes twice, or announces %d descriptors where %d are left", p.Name, p.Descriptors, len(fds))
+			return nil, fmt.Errorf("%q comes twice, or announces %d descriptors where %d are left",
+				p.Name, p.Descriptors, len(fds))
 		}
 		if p.Value == nil {
 			p.Value = json.RawMessage("null")

@@ -18,8 +18,8 @@ type heritable interface {
 	// pause leaves what arrives from then on to the kernel, until resume.
 	pause() error
 	resume()
-	// exportTo puts what another process needs into a capsule, with the part "memberships": the sockets that are members of
-	// IP groups.
+	// exportTo puts what another process needs into a capsule, with the part "memberships": the sockets that are
+	// members of IP groups.
 	exportTo(w *capsule.Writer) error
 	// giveUp leaves everything to the other process, also when the HCA is closed.
 	giveUp()

@@ -15,7 +15,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-var errNoFile = errors.New("this daemon runs without a configuration file (--config), so there is nothing to reload; restart it to change its flags")
+var errNoFile = errors.New("this daemon runs without a configuration file (--config), so there is nothing to reload; " +
+	"restart it to change its flags")
 
 // mistaken is an error that is control.ErrMistake as well.
 type mistaken struct{ error }
@@ -100,15 +101,18 @@ func (c *Current) Remove(ctx context.Context, name string) (report.Reload, error
 		}
 		if _, ok := c.left[name]; ok { // it does not run, so its user deletes what is left of it
 			delete(c.left, name)
-			c.logForgetful(c.remember())
+			c.logSaveError(c.remember())
 		}
 		return nil, fmt.Errorf("%w: no interface %q", control.ErrNotFound, name)
 	})
 }
 
+// follow returns the configuration that follows from another one.
+type follow func(*config.Config) (*config.Config, error)
+
 // change replaces the configuration by one that follows from it, and remembers the interfaces that
 // were added at run time. An error means that nothing has changed, or that this was not remembered.
-func (c *Current) change(ctx context.Context, follow func(*config.Config) (*config.Config, error)) (report.Reload, error) {
+func (c *Current) change(ctx context.Context, follow follow) (report.Reload, error) {
 	if err := c.enter(ctx, c.changing); err != nil {
 		return report.Reload{}, err
 	}
@@ -125,10 +129,11 @@ func (c *Current) change(ctx context.Context, follow func(*config.Config) (*conf
 
 // apply carries out a change. It first forgets what was added at run time and has failed, such as the
 // interface of a pod that has ended. c.changing is held, or the daemon does not serve yet.
-func (c *Current) apply(ctx context.Context, follow func(*config.Config) (*config.Config, error)) (report.Reload, error) {
+func (c *Current) apply(ctx context.Context, follow follow) (report.Reload, error) {
 	was, now := c.opts.Fleet.Works(c.cfg), *c.cfg
 	now.Interfaces = slices.DeleteFunc(slices.Clone(now.Interfaces), func(f config.Interface) bool {
-		return f.Runtime() && !slices.ContainsFunc(was.Interfaces, func(w config.Interface) bool { return w.Name == f.Name })
+		works := slices.ContainsFunc(was.Interfaces, func(w config.Interface) bool { return w.Name == f.Name })
+		return f.Runtime() && !works
 	})
 	next, err := follow(&now)
 	if err != nil {

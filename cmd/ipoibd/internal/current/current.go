@@ -38,17 +38,20 @@ type Current struct {
 	loading  chan struct{}              // has a value while the file is loaded
 	changing chan struct{}              // has a value while the fleet changes
 	cfg      *config.Config             // applied last; guarded by changing
-	left     map[string]json.RawMessage // requests of interfaces that could not be taken back, by name; guarded by changing
+	left     map[string]json.RawMessage // requests that could not be taken back, by name; guarded by changing
 	passed   fleet.Namespace            // for the change under way; guarded by changing
 }
 
 // New returns an empty configuration. running ends when the daemon is to stop: no change then waits any longer.
 func New(running context.Context, opts Options) *Current {
-	return &Current{opts: opts, running: running, cfg: &config.Config{}, loading: make(chan struct{}, 1), changing: make(chan struct{}, 1)}
+	return &Current{
+		opts: opts, running: running, cfg: &config.Config{},
+		loading: make(chan struct{}, 1), changing: make(chan struct{}, 1),
+	}
 }
 
-// Start begins with a configuration. After an error nothing of it runs. It is not bounded by the end of the daemon: a stop
-// that comes during the start is an orderly one.
+// Start begins with a configuration. After an error nothing of it runs. It is not bounded by the end of the daemon: a
+// stop that comes during the start is an orderly one.
 func (c *Current) Start(cfg *config.Config, ready func()) error {
 	plan := fromNothing(cfg)
 	made, err := c.opts.Fleet.Prepare(context.Background(), plan, &config.Config{}, cfg, fleet.Namespace{})
@@ -63,12 +66,14 @@ func (c *Current) Start(cfg *config.Config, ready func()) error {
 
 // fromNothing returns the plan that adds everything.
 func fromNothing(cfg *config.Config) config.Plan {
-	p, _ := config.MakePlan(&config.Config{Control: cfg.Control, MetricsListen: cfg.MetricsListen, Sandbox: cfg.Sandbox}, cfg) // these cannot change
+	nothing := *cfg // the other fields cannot change
+	nothing.Devices, nothing.Interfaces = nil, nil
+	p, _ := config.MakePlan(&nothing, cfg)
 	return p
 }
 
-// Continue begins with what another process runs: a configuration, for which made was made, and the requests of interfaces
-// that do not run ([Current.TakeBack]).
+// Continue begins with what another process runs: a configuration, for which made was made, and the requests of
+// interfaces that do not run ([Current.TakeBack]).
 func (c *Current) Continue(cfg *config.Config, left map[string]json.RawMessage, made fleet.Made) {
 	c.opts.Fleet.Commit(fromNothing(cfg), made)
 	c.cfg, c.left = cfg, left
@@ -80,17 +85,20 @@ func (c *Current) Works() (config.Config, map[string]json.RawMessage) {
 	return *c.opts.Fleet.Works(c.cfg), c.left
 }
 
-// Runs reports whether a configuration, with the interfaces that were added at run time, is in effect. The daemon does not
-// serve yet.
+// Runs reports whether a configuration, with the interfaces that were added at run time, is in effect. The daemon
+// does not serve yet.
 func (c *Current) Runs(cfg *config.Config) bool {
 	next, err := cfg.WithRuntimeOf(c.cfg)
 	if err != nil {
 		return false
 	}
 	p, err := config.MakePlan(c.cfg, next)
-	return err == nil &&
-		!slices.ContainsFunc(p.Devices, func(s config.Step[config.Device]) bool { return s.Change != config.Kept }) &&
-		!slices.ContainsFunc(p.Interfaces, func(s config.Step[config.Interface]) bool { return s.Change != config.Kept })
+	return err == nil && kept(p.Devices) && kept(p.Interfaces)
+}
+
+// kept reports whether nothing changes.
+func kept[T config.Device | config.Interface](steps []config.Step[T]) bool {
+	return !slices.ContainsFunc(steps, func(s config.Step[T]) bool { return s.Change != config.Kept })
 }
 
 // TryHold takes the lock, unless a change is under way or the daemon is stopping. The caller releases it.
@@ -98,7 +106,8 @@ func (c *Current) TryHold() (release func(), err error) {
 	select {
 	case c.changing <- struct{}{}:
 	default:
-		return nil, fmt.Errorf("%w: a change of the configuration or another hand-over is under way, or the daemon is stopping", control.ErrUnavailable)
+		return nil, fmt.Errorf("%w: a change of the configuration or another hand-over is under way, or the daemon "+
+			"is stopping", control.ErrUnavailable)
 	}
 	if c.running.Err() != nil {
 		<-c.changing

@@ -40,7 +40,7 @@ func (c *Current) remember() error {
 		}
 	}
 	if err := replaceFile(memoryOf(c.cfg.Control), requests); err != nil {
-		return fmt.Errorf("%w; the next start of the daemon will not know of this change", err)
+		return fmt.Errorf("%w; this change will be lost on restart", err)
 	}
 	return nil
 }
@@ -73,7 +73,8 @@ func (c *Current) TakeBack() {
 	requests, err := readMemory(path)
 	if err != nil {
 		kept := path + ".unreadable"
-		c.opts.Log.Error("cannot read the interfaces that were added at run time, so they are not served: add them again (restart the pods); their file is kept under another name", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
+		c.opts.Log.Error("cannot read the saved interfaces, so they are not served: add them again (restart the pods); "+
+			"renamed their file", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
 		return
 	}
 	c.left = map[string]json.RawMessage{}
@@ -89,20 +90,21 @@ func (c *Current) TakeBack() {
 		case c.running.Err() != nil:
 			return // the file stays as it is
 		case errors.Is(err, link.ErrNotFound), errors.Is(err, link.ErrNoNamespace):
-			c.opts.Log.Info("forgotten: an interface that was added at run time no longer exists", "err", err)
+			c.opts.Log.Info("saved interface no longer exists; removing it from the list", "err", err)
 		case err != nil:
-			c.opts.Log.Error("cannot take back an interface that was added at run time; the next start tries again", "request", string(r), "err", err)
+			c.opts.Log.Error("cannot take back a saved interface; the next start retries",
+				"request", string(r), "err", err)
 			c.left[nameIn(r)] = r
 		}
 	}
 	if len(requests) > 0 {
-		c.logForgetful(c.remember())
+		c.logSaveError(c.remember())
 	}
 }
 
-func (c *Current) logForgetful(err error) {
+func (c *Current) logSaveError(err error) {
 	if err != nil {
-		c.opts.Log.Error("cannot remember the interfaces that were added at run time", "err", err)
+		c.opts.Log.Error("cannot save the interfaces that were added at run time", "err", err)
 	}
 }
 

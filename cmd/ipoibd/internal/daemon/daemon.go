@@ -1,5 +1,6 @@
 // Package daemon constructs the fleet of devices and interfaces, the control socket and the metrics from a
-// configuration, which package current changes, and stops everything in order within 8 s: interfaces before devices (children before their ports), the servers last.
+// configuration, which package current changes, and stops everything in order within 8 s: interfaces before devices
+// (children before their ports), the servers last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
 // kept. The same holds at the stop if an HCA could never be opened because another process used
@@ -15,11 +16,11 @@
 //
 // # Hand-over
 //
-// A hand-over to another process (package handover) excludes changes. The giver waits until the fleet is settled; stops
-// accepting clients, and answers those it has; parks the fleet; and offers its configuration, the state of each part and
-// their descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except that each part
-// was told that another process continues it. The taker runs the giver's configuration first, and then applies its own as
-// a reload does.
+// A hand-over to another process (package handover) excludes changes. The giver waits until the fleet is settled;
+// stops accepting clients, and answers those it has; parks the fleet; and offers its configuration, the state of each
+// part and their descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except
+// that each part was told that another process continues it. The taker runs the giver's configuration first, and then
+// applies its own as a reload does.
 package daemon
 
 import (
@@ -100,7 +101,8 @@ func newDaemon(ctx context.Context, opts Options) *daemon {
 	d := &daemon{opts: opts, started: time.Now(), journal: journal.New(), inhibitor: &power.Inhibitor{}}
 	d.running, d.end = context.WithCancelCause(ctx)
 	d.fleet = fleet.New(d.running, fleet.Options{
-		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs, Journal: d.journal, Log: opts.Log, Lost: d.end,
+		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs,
+		Journal: d.journal, Log: opts.Log, Lost: d.end,
 	})
 	d.Current = current.New(d.running, current.Options{
 		Fleet: d.fleet, Load: opts.Load, Admit: opts.Admit, Forget: opts.Remove, Journal: d.journal, Log: opts.Log,
@@ -170,7 +172,8 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 	var others sync.WaitGroup
 	stopped := make(chan struct{})
 	others.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { d.end(nil); <-stopped; return nil }}, d.inhibitor, d.opts.Log)
+		stop := func(context.Context) error { d.end(nil); <-stopped; return nil }
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: stop}, d.inhibitor, d.opts.Log)
 	})
 	history, unkept := d.journal.Create(historyOf(control))
 	others.Go(func() {
@@ -193,19 +196,22 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 	if d.metrics != nil {
 		go func() {
 			if err := d.metrics.Serve(); err != nil {
-				d.opts.Log.Error("metrics are no longer served over TCP; restart the daemon to serve them again", "err", err)
+				d.opts.Log.Error("metrics are no longer served over TCP; restart the daemon to serve them again",
+					"err", err)
 			}
 		}()
 	}
 	others.Go(func() {
-		systemd.Run(d.running, systemd.Service{Started: d.control.Answers, Alive: d.fleet.Answers, Status: d.fleet.Summary, Left: d.given.Load, Log: d.opts.Log})
+		systemd.Run(d.running, systemd.Service{
+			Started: d.control.Answers, Alive: d.fleet.Answers, Status: d.fleet.Summary, Left: d.given.Load, Log: d.opts.Log,
+		})
 	})
 	_, ifaces := d.fleet.Lists()
 	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(ifaces))
 	<-d.running.Done()
 	err := context.Cause(d.running)
-	if ctx.Err() != nil || errors.Is(err, context.Canceled) { // as ordered, by the system's shutdown, or after a hand-over
-		err = nil
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		err = nil // as ordered, by the system's shutdown, or after a hand-over
 	}
 	if d.given.Load() { // first, so that clients ask the other process
 		err = errors.Join(err, d.closeServers())

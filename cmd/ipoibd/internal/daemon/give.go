@@ -34,7 +34,7 @@ type handed struct {
 	Suspended bool                       `json:"suspended"` // by the operator
 	Journal   []journal.Entry            `json:"journal"`
 	Systemd   systemd.Handed             `json:"systemd"`
-	Left      map[string]json.RawMessage `json:"left"` // interfaces that were added at run time and do not run: see current.Current.TakeBack
+	Left      map[string]json.RawMessage `json:"left"` // saved interfaces that do not run: see current.Current.TakeBack
 }
 
 // HandOver implements control.Daemon.
@@ -58,13 +58,16 @@ func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
 	}
 	began := time.Now()
 	if err := d.give(g); err != nil {
-		d.opts.Log.Error("hand-over failed; this process continues; if the new one cannot take over, stop this one and start the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
-		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("not handed over to process %d: %v", g.PID, err)})
+		d.opts.Log.Error("hand-over failed; still running; if the new process cannot take over, stop this one and start "+
+			"the new one instead", "to", g.PID, "err", err, "after", time.Since(began))
+		text := fmt.Sprintf("not handed over to process %d: %v", g.PID, err)
+		d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: text})
 		return nil
 	}
 	d.opts.Log.Info("handed over", "to", g.PID, "after", time.Since(began))
 	if err := systemd.Succeed(g.PID); err != nil {
-		d.opts.Log.Warn("systemd: cannot name the new process as the main process, so systemd may stop it with the service; if it does, run 'systemctl start ipoibd'", "err", err)
+		d.opts.Log.Warn("systemd: cannot name the new process as the main process, so systemd may stop it with the "+
+			"service; if it does, run 'systemctl start ipoibd'", "err", err)
 	}
 	d.end(nil) // before the lock is free
 	return nil
@@ -84,10 +87,12 @@ func (f failedGive) allows(now time.Time) error {
 	select {
 	case <-f.giver.Done():
 	default: // it has the descriptors, and does not know that it must not use them
-		return fmt.Errorf("%w: process %d has not noticed yet that its take-over failed; end it", control.ErrUnavailable, f.giver.PID)
+		return fmt.Errorf("%w: process %d has not noticed yet that its take-over failed; end it",
+			control.ErrUnavailable, f.giver.PID)
 	}
 	if left := f.at.Add(givePause).Sub(now); left > 0 {
-		return fmt.Errorf("%w: the last hand-over, to process %d, failed (see the log); try again in %s", control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
+		return fmt.Errorf("%w: the last hand-over, to process %d, failed (see the log); try again in %s",
+			control.ErrUnavailable, f.giver.PID, max(left, time.Second).Round(time.Second))
 	}
 	return nil
 }

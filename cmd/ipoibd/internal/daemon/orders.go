@@ -35,7 +35,10 @@ func (d *daemon) Names() (n control.Names) {
 
 // Status assembles what devices and interfaces have published.
 func (d *daemon) Status() report.Status {
-	s := report.Status{SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(), Started: d.started, Sandbox: d.opts.Sandbox}
+	s := report.Status{
+		SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(),
+		Started: d.started, Sandbox: d.opts.Sandbox,
+	}
 	u := process.ReadUsage()
 	s.Goroutines, s.FDs, s.HeapBytes = u.Goroutines, u.FDs, u.HeapBytes
 	s.Devices, s.Interfaces = d.fleet.Report(s.Time)
@@ -56,8 +59,10 @@ func (d *daemon) Reset(ctx context.Context, q control.ResetRequest) error {
 	if err != nil {
 		return err
 	}
-	rung := map[string]qprecovery.Rung{control.ScopeQP: qprecovery.RungResetQP, control.ScopeCQ: qprecovery.RungRebuildCQ}[q.Scope]
-	return f.Reset(ctx, rung)
+	rungs := map[string]qprecovery.Rung{
+		control.ScopeQP: qprecovery.RungResetQP, control.ScopeCQ: qprecovery.RungRebuildCQ,
+	}
+	return f.Reset(ctx, rungs[q.Scope])
 }
 
 // Ping implements control.Daemon.
@@ -141,7 +146,8 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 	if err := d.fault(q); err != nil {
 		return err
 	}
-	d.opts.Log.Warn("fault injected", "device", q.Device, "kind", q.Kind, "after", q.After, "count", q.Count, "verb", q.Verb)
+	d.opts.Log.Warn("fault injected",
+		"device", q.Device, "kind", q.Kind, "after", q.After, "count", q.Count, "verb", q.Verb)
 	d.journal.Add(journal.Entry{Scope: q.Device, Kind: journal.KindFault, Text: q.Kind})
 	return nil
 }
@@ -158,7 +164,8 @@ func (d *daemon) fault(q control.FaultRequest) error {
 	}
 	how, ok := misbehaviours[q.Kind]
 	_, ifaces := d.fleet.Lists()
-	if i := slices.IndexFunc(ifaces, func(f *fleet.Interface) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
+	i := slices.IndexFunc(ifaces, func(f *fleet.Interface) bool { return f.DeviceName() == q.Device })
+	if ok && i >= 0 {
 		ifaces[i].Misbehave(how)
 	}
 	switch q.Kind {

@@ -37,7 +37,8 @@ func (d *daemon) takeOver(ctx context.Context, cfg *config.Config) (taken bool, 
 			return taken, err
 		}
 		if !errors.Is(err, handover.ErrGone) || try == goneTries {
-			return false, fmt.Errorf("%w; if that persists, stop the running daemon and start this one without --take-over, which interrupts traffic for a moment", err)
+			return false, fmt.Errorf("%w; if that persists, stop the running daemon and start this one without "+
+				"--take-over, which interrupts traffic for a moment", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -155,7 +156,8 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 		d.own = own
 	}
 	if err := x.handed.Systemd.Inherit(); err != nil {
-		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service", "err", err)
+		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service",
+			"err", err)
 	}
 	began := time.Now()
 	for !x.made.Up() && time.Since(began) < serveLimit && d.running.Err() == nil {
@@ -163,13 +165,15 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	}
 	x.made.Settled()
 	d.opts.Log.Info("taken over", "interfaces", len(x.handed.Config.Interfaces), "up_after", time.Since(began))
-	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: fmt.Sprintf("taken over, now version %s", d.opts.Version)})
+	text := fmt.Sprintf("taken over, now version %s", d.opts.Version)
+	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: text})
 }
 
 // applyOwn applies the configuration with which this process was started, as a reload does.
 func (d *daemon) applyOwn() {
 	result, err := d.Apply(d.running, d.own)
 	if err = errors.Join(err, result.Err()); err != nil && d.running.Err() == nil {
-		d.opts.Log.Error("parts of this daemon's configuration cannot be applied, so the former daemon's settings stay there; correct the configuration and reload it", "err", err)
+		d.opts.Log.Error("part of the configuration could not be applied; keeping the previous daemon's settings for it; "+
+			"fix the configuration and reload it", "err", err)
 	}
 }

@@ -74,7 +74,8 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 			m.ifaces[s.Name] = i
 		case config.Rebuilt:
 			if s.Was.Lanes != s.Is.Lanes && f.Interface(s.Name).Elsewhere() {
-				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is in another network namespace; move it back, or keep the number", s.Name)
+				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is "+
+					"in another network namespace; move it back, or keep the number", s.Name)
 			}
 		case config.Kept, config.Changed, config.Removed:
 		}

@@ -15,8 +15,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// The capsule of a fleet has the part "fleet", and a room for each device and interface of the configuration: "devices/"
-// and "interfaces/" with its name.
+// The capsule of a fleet has the part "fleet", and a room for each device and interface of the configuration:
+// "devices/" and "interfaces/" with its name.
 
 // state is the part "fleet".
 type state struct {
@@ -58,7 +58,8 @@ func (f *Fleet) Export(p *Parked, w *capsule.Writer) error {
 	all.Wait()
 	for _, d := range p.devices { // after the interfaces, whose last messages it has sent
 		r, room := d.Report(time.Now()), w.Room(deviceRoom(d.Name))
-		room.Put("device", deviceState{counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}, d.Ladder})
+		before := counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}
+		room.Put("device", deviceState{before, d.Ladder})
 		errs = append(errs, d.Slot.Export(room))
 	}
 	f.mu.Lock()
@@ -67,8 +68,8 @@ func (f *Fleet) Export(p *Parked, w *capsule.Writer) error {
 	return errors.Join(errs...)
 }
 
-// Import makes everything that another process runs by a configuration. Nothing of it runs yet. After an error, part of it
-// is made; Close closes it.
+// Import makes everything that another process runs by a configuration. Nothing of it runs yet. After an error, part
+// of it is made; Close closes it.
 func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error) {
 	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}}
 	var s state

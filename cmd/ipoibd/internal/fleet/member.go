@@ -47,11 +47,15 @@ type Device struct {
 // newDevice constructs a device with the given interfaces. With probe, it opens the HCA for a
 // moment, so that a mistake, also in its interfaces, is reported at once. Without, the HCA must be
 // present.
-func (f *Fleet) newDevice(ctx context.Context, c config.Device, interfaces []config.Interface, probe bool) (*Device, error) {
+func (f *Fleet) newDevice(
+	ctx context.Context, c config.Device, interfaces []config.Interface, probe bool,
+) (*Device, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.running, cancel)()
-	slot, err := backend.New(ctx, c, backend.Options{AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log})
+	slot, err := backend.New(ctx, c, backend.Options{
+		AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +78,11 @@ func (f *Fleet) newDevice(ctx context.Context, c config.Device, interfaces []con
 	}
 	sharing := slot.Sharing()
 	return &Device{Name: c.Name, Slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
-		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
-		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset, Holders: sharing.Holders,
-		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
+		Name: c.Name, Underlay: slot.Info().Underlay,
+		Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
+		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset,
+		Holders: sharing.Holders,
+		Users:   strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
 		Journal: f.opts.Journal, Log: f.opts.Log,
 	})}, nil
 }
@@ -89,7 +95,8 @@ func (d *Device) begin() {
 func (d *Device) Report(now time.Time) report.Device {
 	r, info := d.Device.Report(now), d.Slot.Info()
 	r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)
-	r.Replicates, r.Peers, r.KnownPeersOnly = info.Peers != nil, append([]netip.Addr{}, info.Peers...), info.KnownPeersOnly
+	r.Replicates, r.Peers = info.Peers != nil, append([]netip.Addr{}, info.Peers...)
+	r.KnownPeersOnly = info.KnownPeersOnly
 	r.Counters.Add("", info.Counters)
 	d.before.addTo(&r)
 	if r.State == report.DeviceOpen {
@@ -151,7 +158,9 @@ func (f *Fleet) rebuild(was *Interface, s config.Step[config.Interface], d *Devi
 }
 
 func (f *Fleet) env(d *Device) iface.Env {
-	return iface.Env{Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF}
+	return iface.Env{
+		Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF,
+	}
 }
 
 // status returns the status of an interface, with what the interface itself does not know: that it

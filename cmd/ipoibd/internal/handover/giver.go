@@ -51,7 +51,8 @@ func (g *Giver) asked() (err error) {
 	case m.Type != "ask":
 		return fmt.Errorf("the first message is a %q, not an \"ask\"", m.Type)
 	case m.Version != Version:
-		err := fmt.Errorf("process %d uses version %d of the hand-over protocol, this daemon uses version %d", g.PID, m.Version, Version)
+		err := fmt.Errorf("process %d uses version %d of the hand-over protocol, this daemon uses version %d",
+			g.PID, m.Version, Version)
 		g.Withdraw(err)
 		return err
 	}
@@ -95,7 +96,8 @@ func (g *Giver) Offer(what *capsule.Writer, limit time.Time) error {
 	case e != gotTaken && errors.Is(Gone(err), ErrGone):
 		err = fmt.Errorf("process %d did not take over: it exited, or refused; see its own messages", g.PID)
 	case e != gotTaken:
-		err = fmt.Errorf("process %d did not take over: %w", g.PID, cmp.Or(err, fmt.Errorf("it sent an unexpected %q", m.Type)))
+		err = cmp.Or(err, fmt.Errorf("it sent an unexpected %q", m.Type))
+		err = fmt.Errorf("process %d did not take over: %w", g.PID, err)
 	default:
 		e, err = g.yield()
 	}

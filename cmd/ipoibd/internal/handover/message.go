@@ -87,7 +87,8 @@ func (m message) encode(n int) ([]byte, error) {
 	m.FDs = n
 	body, err := json.Marshal(m)
 	if err == nil && (len(body) > maxMessage || n > maxFDs) {
-		err = fmt.Errorf("the %s has %d bytes and %d descriptors; the limits are %d and %d", m.Type, len(body), n, maxMessage, maxFDs)
+		err = fmt.Errorf("the %s has %d bytes and %d descriptors; the limits are %d and %d",
+			m.Type, len(body), n, maxMessage, maxFDs)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), err
 }
@@ -161,7 +162,8 @@ func Peer(c *net.UnixConn) (pid int, err error) {
 		return 0, err
 	}
 	if int(peer.Uid) != os.Geteuid() {
-		return int(peer.Pid), fmt.Errorf("the other process belongs to user %d, this one to user %d; only a daemon of the same user can take over", peer.Uid, os.Geteuid())
+		return int(peer.Pid), fmt.Errorf("the other process belongs to user %d, this one to user %d; only a daemon of "+
+			"the same user can take over", peer.Uid, os.Geteuid())
 	}
 	return int(peer.Pid), nil
 }

@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file of the present version")
 
-// Check checks a part's type, of which zero is a value with its defaults, against testdata/capsule, which has a file for
-// each version that could write the part:
+// Check checks a part's type, of which zero is a value with its defaults, against testdata/capsule, which has a file
+// for each version that could write the part:
 //
 //   - Each field has a JSON name of its own, or "-".
 //   - What the present version writes is in its file, so that a change of the format is seen in a review.

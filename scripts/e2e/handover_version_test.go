@@ -25,7 +25,7 @@ var otherVersion = []struct{ file, is, other string }{
 	// A part more, with a descriptor.
 	{"cmd/ipoibd/internal/fleet/handover.go", "w.Put(\"fleet\", ", "w.PutFDs(\"newer\", nil, 0)\n\tw.Put(\"fleet\", "},
 	// A part less.
-	{"cmd/ipoibd/internal/backend/handover.go", "w.Put(\"slot\", handedSlot{s.plugged})", "_ = handedSlot{s.plugged}"},
+	{"cmd/ipoibd/internal/backend/handover.go", "w.Put(\"slot\", handedSlot{f.plugged})", "_ = handedSlot{f.plugged}"},
 }
 
 // buildOtherVersion builds the other version, and returns its path.

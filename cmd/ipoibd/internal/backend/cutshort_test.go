@@ -144,7 +144,7 @@ func TestR21ResetOfAnotherProcessIsCompleted(t *testing.T) {
 		var run sync.WaitGroup
 		run.Go(func() { d.slot.Run(ctx, d.Run) })
 		await(t, d, isOpen)
-		h := d.slot.hca.(*realHCA)
+		h := d.slot.bare.(*realHCA)
 		k.become()
 		await(t, d, isGone)
 		must(t, h.Complete(t.Context()))

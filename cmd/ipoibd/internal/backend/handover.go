@@ -35,7 +35,7 @@ type handedSlot struct {
 // Pause stops receiving at a boundary, because another process may continue the HCA, until Resume.
 // The owners of queue pairs must post receives meanwhile. On error nothing has stopped.
 func (s *Slot) Pause() error {
-	if h, ok := s.hca.(heritable); ok {
+	if h, ok := s.bare.(heritable); ok {
 		return h.pause()
 	}
 	return nil
@@ -43,17 +43,19 @@ func (s *Slot) Pause() error {
 
 // Resume ends a pause.
 func (s *Slot) Resume() {
-	if h, ok := s.hca.(heritable); ok {
+	if h, ok := s.bare.(heritable); ok {
 		h.resume()
 	}
 }
 
 // Export puts what another process needs to continue the HCA, which is paused, into a capsule.
 func (s *Slot) Export(w *capsule.Writer) error {
-	s.mu.Lock()
-	w.Put("slot", handedSlot{s.plugged})
-	s.mu.Unlock()
-	if from, ok := s.hca.(heritable); ok {
+	if f := s.Faults; f != nil {
+		f.mu.Lock()
+		w.Put("slot", handedSlot{f.plugged})
+		f.mu.Unlock()
+	}
+	if from, ok := s.bare.(heritable); ok {
 		return from.exportTo(w)
 	}
 	return nil
@@ -61,7 +63,7 @@ func (s *Slot) Export(w *capsule.Writer) error {
 
 // GiveUp leaves to another process what was exported.
 func (s *Slot) GiveUp() {
-	if h, ok := s.hca.(heritable); ok {
+	if h, ok := s.bare.(heritable); ok {
 		h.giveUp()
 	}
 }
@@ -73,11 +75,13 @@ func (s *Slot) Import(r *capsule.Reader, await []hca.QPN) error {
 	err := r.Value("slot", &h)
 	s.mu.Lock()
 	s.members = r.Descriptors("memberships")
-	if s.allowFaults {
-		s.plugged = min(h.Plugged, PluggedOther)
-	}
 	s.mu.Unlock()
-	if to, ok := s.hca.(heritable); ok && err == nil {
+	if f := s.Faults; f != nil {
+		f.mu.Lock()
+		f.plugged = min(h.Plugged, PluggedOther)
+		f.mu.Unlock()
+	}
+	if to, ok := s.bare.(heritable); ok && err == nil {
 		return to.importFrom(r, await)
 	}
 	return err

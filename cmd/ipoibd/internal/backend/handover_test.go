@@ -39,7 +39,7 @@ func TestRealHCAInheritsNothing(t *testing.T) {
 	if err := s.Export(w); err != nil {
 		t.Error(err)
 	}
-	if parts, fds, err := w.Contents(); err != nil || len(parts) != 1 || len(fds) > 0 { // what faults made of the slot
+	if parts, fds, err := w.Contents(); err != nil || len(parts) > 0 || len(fds) > 0 {
 		t.Errorf("%v, %v, %v", parts, fds, err)
 	}
 	pipe, _, err := os.Pipe()

@@ -9,7 +9,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
-	"ipoibd/hca/faults"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
@@ -21,12 +20,12 @@ import (
 // derived, and checks that interfaces can use the given ports. It returns the GUID also with
 // ErrBusy and ErrBroken, after which the device retries to open the HCA.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
-	id, err := s.look()
+	id, err := s.hca.Find()
 	if err != nil {
 		return hca.GUID{}, err
 	}
 	err = resetlock.Use(s.locks(id), func() error {
-		open := func(context.Context) (hca.Device, error) { return s.hca.Open(id) }
+		open := func(context.Context) (hca.Device, error) { return s.bare.Open(id) }
 		dev, err := guard.Open(context.Background(), open, guard.Options{})
 		if err != nil {
 			return err
@@ -55,7 +54,7 @@ func (s *Slot) locks(id qprecovery.Identity) resetlock.Config {
 
 // Look returns the GUID of port 1 without opening the HCA. It returns hca.ErrNoDevice if the HCA is absent.
 func (s *Slot) Look() (hca.GUID, error) {
-	id, err := s.look()
+	id, err := s.hca.Find()
 	return id.PortGUID, err
 }
 
@@ -68,7 +67,7 @@ type changer interface {
 
 // Change applies the settings that config.MakePlan lets change while the HCA is in use.
 func (s *Slot) Change(cfg config.Device) {
-	if c, ok := s.hca.(changer); ok {
+	if c, ok := s.bare.(changer); ok {
 		c.Change(cfg)
 	}
 }
@@ -85,77 +84,23 @@ func checkPort(dev hca.Device, num uint8) error {
 	return err
 }
 
-// Open opens the HCA. It first makes the verbs return that a fault has caused to hang in the
-// previous instance.
+// Open opens the HCA.
 func (s *Slot) Open(context.Context) (hca.Device, error) {
-	s.retire()
-	id, err := s.look()
+	id, err := s.hca.Find()
 	if err == nil && id.Dead {
 		err = fmt.Errorf("the kernel lists no RDMA device for it: %w", hca.ErrNoDevice)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if !s.allowFaults {
-		return s.hca.Open(id)
-	}
-	open := faults.New(faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
-	s.mu.Lock()
-	later := s.later
-	s.open, s.later = open, nil
-	s.mu.Unlock()
-	for _, f := range later { // without the lock, because it may unplug the device
-		err = errors.Join(err, open.Inject(f))
-	}
-	if err == nil {
-		err = open.Open(func() (hca.Device, error) { return s.hca.Open(id) })
-	}
-	if err != nil {
-		s.end(open)
-		return nil, err
-	}
-	return open, nil
-}
-
-// retire ends the open instance, and makes the verbs return that hang in it.
-func (s *Slot) retire() {
-	s.mu.Lock()
-	open := s.open
-	s.mu.Unlock()
-	s.end(open)
-}
-
-// end ends an instance, unless another one is open by now or it is nil.
-func (s *Slot) end(open *faults.Device) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if open != nil && s.open == open {
-		s.later = append(s.later, open.Planned()...)
-		open.Clear()
-		open.Release()
-		s.open = nil
-	}
+	return s.hca.Open(id)
 }
 
 // Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
-func (s *Slot) Reset(ctx context.Context) error {
-	s.retire()
-	err := s.hca.Reset(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil && s.reindexes { // as if the HCA had been removed and added
-		s.reindexes = false
-		s.shift++
-		s.hint()
-	}
-	return err
-}
+func (s *Slot) Reset(ctx context.Context) error { return s.hca.Reset(ctx) }
 
 // Complete completes a reset of the HCA that another process began.
-func (s *Slot) Complete(ctx context.Context) error {
-	s.retire()
-	return s.hca.Complete(ctx)
-}
+func (s *Slot) Complete(ctx context.Context) error { return s.hca.Complete(ctx) }
 
 // Sharing returns how the processes that share the HCA coordinate its resets.
 func (s *Slot) Sharing() Sharing { return s.hca.Sharing() }
@@ -166,7 +111,9 @@ func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.hca.Run(ctx) })
 	use(ctx)
-	s.retire()
+	if s.Faults != nil {
+		s.Faults.retire()
+	}
 	wg.Wait()
 	if err := s.Close(); err != nil {
 		s.log.Error("cannot release the resources of the device", "err", err)
@@ -181,34 +128,3 @@ func (s *Slot) Close() error {
 
 // Info describes the HCA, open or not.
 func (s *Slot) Info() Info { return s.hca.Info() }
-
-// ErrNotOpen means that there is no instance to inject a fault into.
-var ErrNotOpen = errors.New("the device is not open")
-
-// Inject plans a fault for the open instance. Errors: ErrNotOpen, hca.ErrInvalid.
-func (s *Slot) Inject(f faults.Fault) error {
-	s.mu.Lock()
-	open := s.open
-	s.mu.Unlock()
-	if open == nil {
-		return ErrNotOpen
-	}
-	return open.Inject(f) // without the lock, like Open
-}
-
-// Reindex makes the next reset change the index of the HCA in the list.
-func (s *Slot) Reindex() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reindexes = true
-}
-
-// ClearFaults withdraws the faults that have not fired.
-func (s *Slot) ClearFaults() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reindexes, s.later = false, nil
-	if s.open != nil {
-		s.open.Clear()
-	}
-}

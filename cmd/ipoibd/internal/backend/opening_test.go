@@ -20,7 +20,7 @@ func TestR25OpeningThatFails(t *testing.T) {
 		cfg.Reset = config.ResetLink
 		bubble(t, cfg, func(k *fakeKernel, d *real) {
 			close(k.freed)
-			must(t, d.slot.Inject(faults.Fault{Kind: kind, Verb: "open_device"}))
+			must(t, d.slot.Faults.Inject(faults.Fault{Kind: kind, Verb: "open_device"}))
 			must(t, d.Suspend(context.Background()))
 			must(t, d.Resume(context.Background()))
 			begin := time.Now()

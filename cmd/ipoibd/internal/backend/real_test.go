@@ -493,14 +493,14 @@ func TestR24ListIsSentAgain(t *testing.T) {
 // A fault unplugs the device, then plugs in another one, then the device itself.
 func TestRealDeviceUnplugByFault(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
-		must(t, d.slot.Inject(faults.Fault{Kind: faults.Unplug}))
+		must(t, d.slot.Faults.Inject(faults.Fault{Kind: faults.Unplug}))
 		await(t, d, isGone)
-		must(t, d.slot.Plug(PluggedOther))
+		must(t, d.slot.Faults.Plug(PluggedOther))
 		time.Sleep(time.Second)
 		if d.View().Session != nil {
 			t.Error("another device was opened")
 		}
-		must(t, d.slot.Plug(PluggedIn))
+		must(t, d.slot.Faults.Plug(PluggedIn))
 		await(t, d, isOpen)
 	})
 }
@@ -510,16 +510,16 @@ func TestFaultsOutliveReset(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
 		want := []faults.Fault{{Kind: faults.CreateQPFails, After: 2, Count: 3}, {Kind: faults.VerbHangs, Verb: "create_ah", Count: 1}}
 		for _, f := range want {
-			must(t, d.slot.Inject(f))
+			must(t, d.slot.Faults.Inject(f))
 		}
-		must(t, d.slot.Inject(faults.Fault{Kind: faults.PortDown}))
+		must(t, d.slot.Faults.Inject(faults.Fault{Kind: faults.PortDown}))
 		last := d.View().Session
 		must(t, d.Reset(context.Background()))
 		v := await(t, d, func(v device.View) bool { return v.Session != nil && v.Session != last })
 		if v.Ports[0].State != hca.PortActive {
 			t.Errorf("port is %s", v.Ports[0].State)
 		}
-		if got := d.slot.open.Planned(); !slices.Equal(got, want) {
+		if got := d.slot.Faults.open.Planned(); !slices.Equal(got, want) {
 			t.Errorf("planned %+v, want %+v", got, want)
 		}
 	})

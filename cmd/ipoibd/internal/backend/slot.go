@@ -3,107 +3,47 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
-// Slot holds an HCA, unless a fault has pulled it out. For package device it lists the HCA
-// (List, Watch), opens it and resets it.
+// Slot holds an HCA. For package device it lists the HCA (List, Watch), opens it and resets it.
 type Slot struct {
-	hca         HCA
-	log         *slog.Logger
-	allowFaults bool
-	changed     chan struct{} // has a value if the list may have changed by a fault
+	hca    HCA     // Faults, if there are any, or bare
+	bare   HCA     // which may have optional methods
+	Faults *Faulty // nil: no faults can be injected
+	log    *slog.Logger
 
-	mu        sync.Mutex // guards what follows
-	members   []int      // of IP groups, from another process; until Settled or Close
-	plugged   Plugged
-	shift     uint32                // that faults add to the index
-	reindexes bool                  // the next reset increases shift
-	last      []qprecovery.Identity // result of List
-	unknown   bool                  // the last List failed
-
-	// A planned fault that is to fire n times does so, even if the device is reset in between.
-	// The effects of faults that have fired end with their instance.
-	open  *faults.Device // the instance that is open; nil: none
-	later []faults.Fault // planned for the next instance
+	mu      sync.Mutex            // guards what follows
+	members []int                 // of IP groups, from another process; until Settled or Close
+	last    []qprecovery.Identity // result of List
+	unknown bool                  // the last List failed
 }
-
-// Plugged is the content of a slot, which faults change.
-type Plugged uint8
-
-// Contents of a slot.
-const (
-	PluggedIn    Plugged = iota // the HCA
-	PluggedOut                  // nothing: the HCA was pulled out
-	PluggedOther                // another HCA, put in after that
-)
 
 // NewSlot returns the slot of an HCA.
 func NewSlot(h HCA, allowFaults bool, log *slog.Logger) *Slot {
-	return &Slot{hca: h, allowFaults: allowFaults, log: log, changed: make(chan struct{}, 1)}
-}
-
-// Plug changes the content of the slot. It never blocks. It returns ErrNotPulledOut if an HCA
-// is to be put in and none was pulled out.
-func (s *Slot) Plug(p Plugged) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.plugged == PluggedIn && p != PluggedOut {
-		return ErrNotPulledOut
+	s := &Slot{hca: h, bare: h, log: log}
+	if allowFaults {
+		s.Faults = newFaulty(h)
+		s.hca = s.Faults
 	}
-	s.plugged = p
-	s.hint()
-	return nil
+	return s
 }
-
-// hint makes Watch read the list again. It never blocks.
-func (s *Slot) hint() {
-	select {
-	case s.changed <- struct{}{}:
-	default: // the last hint has not been received yet
-	}
-}
-
-// ErrNotPulledOut means that the slot is not empty.
-var ErrNotPulledOut = errors.New("nothing is unplugged; run 'ipoibd fault unplug' first")
-
-// look returns the HCA in the slot, or hca.ErrNoDevice if there is none.
-func (s *Slot) look() (qprecovery.Identity, error) {
-	s.mu.Lock()
-	p := s.plugged
-	s.mu.Unlock()
-	if p == PluggedOut {
-		return qprecovery.Identity{}, errPulledOut
-	}
-	id, err := s.hca.Find()
-	if p == PluggedOther {
-		for _, g := range []*hca.GUID{&id.NodeGUID, &id.PortGUID, &id.SysImageGUID} {
-			g[len(g)-1] ^= 0xff
-		}
-	}
-	return id, err
-}
-
-var errPulledOut = fmt.Errorf("%w: pulled out by a fault", hca.ErrNoDevice)
 
 // List implements device.Lister. If it fails to find out whether the HCA is present, it
 // returns the previous list.
 func (s *Slot) List(context.Context) []qprecovery.Identity {
-	id, err := s.look()
+	id, err := s.hca.Find()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.unknown
 	s.unknown = err != nil && !errors.Is(err, hca.ErrNoDevice)
 	switch {
 	case err == nil:
-		id.Index += s.shift
 		s.last = []qprecovery.Identity{id}
 	case !s.unknown:
 		s.last = nil
@@ -132,6 +72,10 @@ func (s *Slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 
 func (s *Slot) follow(ctx context.Context, found <-chan struct{}, lists chan []qprecovery.Identity) {
 	defer close(lists)
+	var changed <-chan struct{} // by a fault
+	if s.Faults != nil {
+		changed = s.Faults.changed
+	}
 	lists <- s.List(ctx)
 	for ctx.Err() == nil {
 		var again <-chan time.Time
@@ -146,7 +90,7 @@ func (s *Slot) follow(ctx context.Context, found <-chan struct{}, lists chan []q
 			if !ok {
 				found = nil // there are no more notifications
 			}
-		case <-s.changed:
+		case <-changed:
 		case <-again:
 		}
 		list := s.List(ctx)

@@ -171,13 +171,13 @@ func (d *daemon) fault(q control.FaultRequest) error {
 	switch q.Kind {
 	case control.FaultClientSlow, control.FaultClientDead:
 	case control.FaultClear:
-		dev.Slot.ClearFaults()
+		dev.Slot.Faults.Clear()
 	case control.FaultReindex:
-		dev.Slot.Reindex()
+		dev.Slot.Faults.Reindex()
 	case control.FaultReplug:
-		return dev.Slot.Plug(backend.PluggedIn)
+		return dev.Slot.Faults.Plug(backend.PluggedIn)
 	case control.FaultReplugOther:
-		return dev.Slot.Plug(backend.PluggedOther)
+		return dev.Slot.Faults.Plug(backend.PluggedOther)
 	default:
 		kind, err := faults.ParseKind(q.Kind)
 		if err != nil {

@@ -80,7 +80,7 @@ func TestR24NetdevIsNoticed(t *testing.T) {
 	underlay(t, "under0", 1)
 	d := runSoft(t, nil)
 	for _, p := range []backend.Plugged{backend.PluggedIn, backend.PluggedOther} {
-		if err := d.Slot.Plug(p); !errors.Is(err, backend.ErrNotPulledOut) {
+		if err := d.Slot.Faults.Plug(p); !errors.Is(err, backend.ErrNotPulledOut) {
 			t.Errorf("replug of what was not pulled out: %v", err)
 		}
 	}
@@ -145,12 +145,12 @@ func TestR21UnplugAndReplug(t *testing.T) {
 		if err := d.Inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, backend.ErrNotOpen) {
 			t.Errorf("a fault of a device that is gone: %v", err)
 		}
-		must(t, d.Slot.Plug(backend.PluggedOther))
+		must(t, d.Slot.Faults.Plug(backend.PluggedOther))
 		time.Sleep(100 * time.Millisecond)
 		if !isGone(d.View()) {
 			t.Error("another device was taken")
 		}
-		must(t, d.Slot.Plug(backend.PluggedIn))
+		must(t, d.Slot.Faults.Plug(backend.PluggedIn))
 		await(t, d, isAfter(last))
 	}
 }

@@ -105,12 +105,12 @@ func (d *Device) Report(now time.Time) report.Device {
 	return r
 }
 
-// Inject injects a fault of hca/faults. Errors: backend.ErrNotOpen, hca.ErrInvalid.
+// Inject injects a fault of hca/faults, if faults are allowed. Errors: backend.ErrNotOpen, hca.ErrInvalid.
 func (d *Device) Inject(fault faults.Fault) error {
 	if d.View().Session == nil {
 		return backend.ErrNotOpen
 	}
-	return d.Slot.Inject(fault)
+	return d.Slot.Faults.Inject(fault)
 }
 
 // Interface is an interface with the device that it uses.

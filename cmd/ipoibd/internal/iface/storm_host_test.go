@@ -201,7 +201,7 @@ func (h *stormHost) plugOther() {
 // replug puts the host's HCA back, whatever took it away.
 func (h *stormHost) replug() {
 	h.hca.Plug(h.guid())
-	if err := h.slot.Plug(backend.PluggedIn); err != nil && !errors.Is(err, backend.ErrNotPulledOut) {
+	if err := h.slot.Faults.Plug(backend.PluggedIn); err != nil && !errors.Is(err, backend.ErrNotPulledOut) {
 		h.t.Error(err)
 	}
 }

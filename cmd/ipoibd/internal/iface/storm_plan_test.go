@@ -133,7 +133,7 @@ func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 // strikeNow injects a fault into the current instance, if there is one.
 func strikeNow(f faults.Fault) func(*stormHost) {
 	return func(h *stormHost) {
-		if err := h.slot.Inject(f); err != nil && !errors.Is(err, backend.ErrNotOpen) {
+		if err := h.slot.Faults.Inject(f); err != nil && !errors.Is(err, backend.ErrNotOpen) {
 			h.t.Error(err)
 		}
 	}

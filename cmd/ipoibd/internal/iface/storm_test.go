@@ -165,7 +165,7 @@ func (s *storm) beat() {
 func (s *storm) calm() {
 	s.fabric.SetConditions(memfabric.Conditions{})
 	for _, h := range s.hosts {
-		h.slot.ClearFaults()
+		h.slot.Faults.Clear()
 		h.opening.change(func() { h.opening.fails, h.opening.hangs, h.opening.short, h.opening.query = nil, 0, false, nil })
 		h.release()
 		h.straighten()

@@ -151,8 +151,8 @@ func (l *peerList) refresh(ctx context.Context, names []string) {
 		}
 		switch lost := l.lost[n]; {
 		case err != nil && !lost && !l.knows(n):
-			l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; "+
-				"trying again every 10 s", "name", n, "err", err)
+			l.log.Warn("cannot resolve peer, so it gets no multicast; "+
+				"fix its name or its DNS records; retrying every 10 s", "name", n, "err", err)
 		case err != nil && !lost:
 			l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", n, "err", err)
 		case err == nil && lost:

@@ -91,9 +91,11 @@ type Device struct {
 	Force bool `yaml:"force" json:"force"`
 	// Coordinator is the directory of the locks by which daemons share the device; if it
 	// is empty, no other process uses the device.
-	Coordinator string        `yaml:"coordinator" json:"coordinator"`
-	Grace       time.Duration `yaml:"grace" json:"grace"`                 // how long a reset waits for the users of the device
-	GiveUpAfter time.Duration `yaml:"give_up_after" json:"give_up_after"` // how long to wait for a device that is gone
+	Coordinator string `yaml:"coordinator" json:"coordinator"`
+	// Grace is how long a reset waits for the users of the device.
+	Grace time.Duration `yaml:"grace" json:"grace"`
+	// GiveUpAfter is how long to wait for a device that is gone.
+	GiveUpAfter time.Duration `yaml:"give_up_after" json:"give_up_after"`
 	// AllowOtherDevice accepts another device in place of the one that is gone.
 	AllowOtherDevice bool `yaml:"allow_other_device" json:"allow_other_device"`
 }
@@ -101,14 +103,15 @@ type Device struct {
 // Soft has the settings for a software HCA. A real one has its own netdev, P_Keys, MTU
 // and multicast.
 type Soft struct {
-	Underlay string     `yaml:"underlay" json:"underlay"` // netdev; empty: that of the default route
+	Underlay string     `yaml:"underlay" json:"underlay"` // netdev; empty: the one of the default route
 	PKeys    []hca.PKey `yaml:"pkeys" json:"pkeys"`       // nil: the default P_Key
 	// StandardMTU allows only the MTUs of InfiniBand, which real HCAs need.
 	StandardMTU bool `yaml:"standard_mtu" json:"standard_mtu"`
 	// Peers are addresses or DNS names. Multicast is replicated to them; if there are
 	// none, it travels by IP multicast.
-	Peers          []string `yaml:"peers" json:"peers"`
-	KnownPeersOnly bool     `yaml:"known_peers_only" json:"known_peers_only"` // drop packets that do not come from a peer's address
+	Peers []string `yaml:"peers" json:"peers"`
+	// KnownPeersOnly drops packets that do not come from a peer's address.
+	KnownPeersOnly bool `yaml:"known_peers_only" json:"known_peers_only"`
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
 	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
 	Lanes int `yaml:"lanes" json:"lanes"`

@@ -96,7 +96,7 @@ type DeviceAttr struct {
 	// TSOEntries says that a large send needs an entry of the send queue, and of its CQ, for each
 	// segment; see MaxLSOSegments. If not, it needs one.
 	TSOEntries bool `json:"-"`
-	// NeverBlocks says that verbs and posts wait for nothing, as those of the software HCA. Exceptions are the verbs
+	// NeverBlocks says that verbs and posts wait for nothing, as in the software HCA. Exceptions are the verbs
 	// that open and close the device, register memory, create an AH, and attach a QP to a group.
 	NeverBlocks bool `json:"-"`
 }

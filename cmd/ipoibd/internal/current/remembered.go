@@ -73,8 +73,9 @@ func (c *Current) TakeBack() {
 	requests, err := readMemory(path)
 	if err != nil {
 		kept := path + ".unreadable"
-		c.opts.Log.Error("cannot read the saved interfaces, so they are not served: add them again (restart the pods); "+
-			"renamed their file", "name", kept, "err", errors.Join(err, os.Rename(path, kept)))
+		c.opts.Log.Error("cannot read the saved interfaces, so they are not served: "+
+			"add them again (restart the pods); renamed their file",
+			"name", kept, "err", errors.Join(err, os.Rename(path, kept)))
 		return
 	}
 	c.left = map[string]json.RawMessage{}

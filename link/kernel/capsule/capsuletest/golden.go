@@ -56,7 +56,8 @@ func Check(t *testing.T, part string, zero any, dropped ...string) {
 			t.Fatal(err)
 		}
 		if file == now && strings.TrimSpace(string(text)) != string(is) {
-			t.Errorf("%s differs from what this version writes: run the test with -update, and check that earlier versions understand it\n%s", file, is)
+			t.Errorf("%s differs from what this version writes: "+
+				"run the test with -update, and check that earlier versions understand it\n%s", file, is)
 		}
 		v := reflect.New(typ)
 		v.Elem().Set(reflect.ValueOf(zero))

@@ -3,6 +3,7 @@ package capsuletest
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,67 +32,67 @@ func Check(t *testing.T, part string, zero any, dropped ...string) {
 	for _, path := range unnamed(typ, typ.Name(), map[reflect.Type]bool{}) {
 		t.Errorf("%s has no JSON name", path)
 	}
-	full := reflect.New(typ)
-	fill(full.Elem(), 0)
-	is, err := json.MarshalIndent(full.Interface(), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	is := written(t, typ)
 	dir := filepath.Join("testdata", "capsule")
 	now := filepath.Join(dir, part+"-"+version(t)+".json")
 	if *update {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(now, append(is, '\n'), 0o644); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(now, []byte(is), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if text, err := os.ReadFile(now); err != nil || string(text) != is {
+		t.Errorf("%s differs from what this version writes (%v): run the test with -update, and check that earlier "+
+			"versions understand it\n%s", now, err, is)
+	}
 	files, err := filepath.Glob(filepath.Join(dir, part+"-*.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden file of %s, %v: run the test with -update", part, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if file == now && strings.TrimSpace(string(text)) != string(is) {
-			t.Errorf("%s differs from what this version writes: "+
-				"run the test with -update, and check that earlier versions understand it\n%s", file, is)
-		}
-		v := reflect.New(typ)
-		v.Elem().Set(reflect.ValueOf(zero))
-		if err := json.Unmarshal(text, v.Interface()); err != nil {
-			t.Errorf("%s: %v", file, err)
-			continue
-		}
-		again, err := json.Marshal(v.Interface())
+		paths, err := lost(text, zero)
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("%s: %v", file, err)
 		}
-		var was, kept any
-		if err := json.Unmarshal(text, &was); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(again, &kept); err != nil {
-			t.Fatal(err)
-		}
-		for _, lost := range missing(was, kept, "") {
-			if !contains(dropped, lost) {
-				t.Errorf("%s: %s is not understood", file, lost)
+		for _, path := range paths {
+			if !slices.Contains(dropped, path) {
+				t.Errorf("%s: %s is not understood", file, path)
 			}
 		}
 	}
 }
 
-func contains(names []string, path string) bool {
-	for _, n := range names {
-		if path == n {
-			return true
-		}
+// written returns what a part of a type looks like.
+func written(t *testing.T, typ reflect.Type) string {
+	t.Helper()
+	full := reflect.New(typ)
+	fill(full.Elem(), 0)
+	text, err := json.MarshalIndent(full.Interface(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return false
+	return string(text) + "\n"
+}
+
+// lost returns the paths of the values in a text that a value of zero's type does not have after it was decoded.
+func lost(text []byte, zero any) ([]string, error) {
+	v := reflect.New(reflect.TypeOf(zero))
+	v.Elem().Set(reflect.ValueOf(zero))
+	if err := json.Unmarshal(text, v.Interface()); err != nil {
+		return nil, err
+	}
+	again, err := json.Marshal(v.Interface())
+	if err != nil {
+		return nil, err
+	}
+	var was, kept any
+	if err := errors.Join(json.Unmarshal(text, &was), json.Unmarshal(again, &kept)); err != nil {
+		return nil, err
+	}
+	return missing(was, kept, ""), nil
 }
 
 // version returns the present version, the newest in the changelog.

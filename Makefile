@@ -70,13 +70,13 @@ IS_DOCKER := $$1 == "$(DOCKER)"
 ARM64   := $(addprefix ./,hca hca/roce hca/checksum hca/segment hca/join hca/softqp ud/ipoib ud/vnet ud/port qprecovery/freeze)
 
 .PHONY: build
-build:
+build: ## compile bin/ipoibd
 	go build -trimpath -ldflags '-s -w -X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
 # Builds the images ipoibd and ipoibd:debian, with Docker or ENGINE=podman. BASE names the
 # Debian image on which the second is based; ARCH=arm64 builds ipoibd:arm64.
 .PHONY: image
-image:
+image: ## build the container images
 	@scripts/image/build
 
 .PHONY: deps deps-bench deps-deb deps-vm deps-docker
@@ -95,8 +95,21 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
 .PHONY: test
-test: deps-vm deps-docker
+test: deps-vm deps-docker ## every test, as root: what CI runs; about an hour
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
+
+# What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine
+# that has built ipoibd before. `make test` has the rest.
+.PHONY: check
+check: ## build, vet, format, and the short forms of the tests without root or network; 3 minutes
+	go build -o /dev/null ./cmd/ipoibd
+	go vet ./...
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run make fmt" >&2; exit 1; }
+	go test -short $(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB)))
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
 .PHONY: test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
 test-tidy:
@@ -134,25 +147,25 @@ test-vm: deps-vm
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm
-bench-vm: deps-vm
+bench-vm: deps-vm ## compare both kinds of HCA with perftest in a guest
 	@go run ./scripts/vm/fetch
 	go test -count=1 -v -tags=bench -timeout=$(VM_BUDGET) -run='^TestCompare$$' ./scripts/vm
 
 .PHONY: fuzz
-fuzz:
+fuzz: ## fuzz each target FUZZTIME times
 	@scripts/fuzz
 
 # Compares ipoibd with other overlays, side by side. Prints a table and writes bin/bench.json
 # and bin/bench.svg. A short run: make bench BENCH="-only ipoibd -rounds 1 -seconds 1".
 BENCH ?=
 .PHONY: bench
-bench: deps-bench build
+bench: deps-bench build ## compare the speed with other overlays, as root; 20 minutes
 	@go run ./scripts/bench $(BENCH)
 
 # Compares the parts of the data path with their physical bounds. Prints a table and writes
 # bin/bench-go.txt.
 .PHONY: bench-go
-bench-go:
+bench-go: ## compare each part of the data path with its bound
 	@scripts/bench-go
 
 # Draws docs/top.svg: what `ipoibd top` shows under a storm of faults.
@@ -165,18 +178,18 @@ top-picture: deps
 	sed 's/<text /<text xml:space="preserve" /g' "$$(ls bin/top/*.svg | tail -n 2 | head -n 1)" >docs/top.svg
 
 .PHONY: demo
-demo: deps build
+demo: deps build ## two hosts that talk over ib0, as root; a minute
 	@scripts/demo $(DEMO_MTUS)
 
 # go test shows its output at once only when it runs in the folder of the package.
 .PHONY: faults
-faults: deps
+faults: deps ## inject each fault FAULTS_EACH times and print the costs, as root
 	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
 
 # The long forms: fuzzing, every fault, and minutes of attacks and traffic. Each part
 # runs even if another fails, and prints its progress.
 .PHONY: soak
-soak:
+soak: ## the long forms of the tests, as root; hours
 	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e soak-docker soak-deb soak-vm
 
 .PHONY: soak-e2e
@@ -198,18 +211,18 @@ soak-vm: deps-vm
 
 # To run only the patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants
-mutants: deps
+mutants: deps ## break requirements on purpose, to check that tests notice
 	@go run ./scripts/mutants
 
 .PHONY: lint fmt
-lint:
+lint: ## run the linters
 	$(LINT) run ./...
-fmt:
+fmt: ## format the code
 	$(LINT) fmt ./...
 
 # Compiles the eBPF programs. A test compares the result with the committed files.
 .PHONY: generate
-generate: deps
+generate: deps ## compile the eBPF programs
 	go generate ./bpf
 
 # Rewrites qprecovery/README.md, which a test compares with the tree.
@@ -219,14 +232,14 @@ requirements:
 
 # Rewrites docs/man, which a test compares with the commands and docs/config.md.
 .PHONY: man
-man:
+man: ## rewrite docs/man
 	go test ./cmd/ipoibd -count=1 -run=^TestManPages$$ -update
 
 # Builds the Debian package, in bin.
 .PHONY: deb
-deb: deps-deb
+deb: deps-deb ## build the Debian package
 	@scripts/deb/build bin
 
 .PHONY: clean
-clean:
+clean: ## delete what was built
 	rm -rf bin

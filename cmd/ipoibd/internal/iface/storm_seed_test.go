@@ -33,6 +33,9 @@ func TestR10SeedReproducesDecisions(t *testing.T) {
 		tellStorm(t, seed)
 		return
 	}
+	if testing.Short() {
+		t.Skip("it builds these tests again")
+	}
 	bin := buildStorm(t)
 	if bytes.Equal(reproduce(t, bin, 1), reproduce(t, bin, 2)) {
 		t.Error("another seed, but the same decisions")

@@ -28,8 +28,13 @@ func (k CounterKind) String() string { return nameOf(kindNames, int(k)) }
 // MarshalText writes the kind's name.
 func (k CounterKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads the kind's name.
-func (k *CounterKind) UnmarshalText(b []byte) error { return byName(k, kindNames, b) }
+// UnmarshalText reads the kind's name. That of a kind that another version has added becomes CountUnknown.
+func (k *CounterKind) UnmarshalText(b []byte) error {
+	if byName(k, kindNames, b) != nil {
+		*k = CountUnknown
+	}
+	return nil
+}
 
 // MarshalText writes the state's name.
 func (s PortState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

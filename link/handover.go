@@ -80,6 +80,13 @@ func Import(r *capsule.Reader) (t *TAP, err error) {
 	return t, nil
 }
 
+// Offloads returns those that were set last, by this process or by the one that it continues.
+func (t *TAP) Offloads() Offloads {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	return t.offloads
+}
+
 // importNote returns the file that names the holder, or nil. Without it, errors of other processes do not name this
 // one.
 func importNote(r *capsule.Reader) *os.File {

@@ -22,8 +22,13 @@ func (s *State) UnmarshalText(text []byte) error { return parseName(s, text, num
 // MarshalText writes the name.
 func (h hold) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText reads the name.
-func (h *hold) UnmarshalText(text []byte) error { return parseName(h, text, numHold) }
+// UnmarshalText reads the name. One that another version has added becomes holdHeld: the device is reset.
+func (h *hold) UnmarshalText(text []byte) error {
+	if parseName(h, text, numHold) != nil {
+		*h = holdHeld
+	}
+	return nil
+}
 
 // UnmarshalText reads the name.
 func (s *DeviceState) UnmarshalText(text []byte) error { return parseName(s, text, numDeviceState) }

@@ -162,6 +162,13 @@ func (m *machine) stream(seconds string) *stream {
 	if err := s.client.Start(); err != nil {
 		m.t.Fatal(err)
 	}
+	m.t.Cleanup(func() {
+		if m.t.Failed() && s.client.ProcessState == nil {
+			_ = s.client.Process.Kill()
+			_ = s.client.Wait()
+			m.t.Logf("iperf3 of the machine has written %.4000s", s.out.String())
+		}
+	})
 	time.Sleep(time.Second) // under way
 	return s
 }

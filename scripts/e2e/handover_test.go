@@ -218,7 +218,7 @@ const givePause = 10 * time.Second
 
 // failedGives returns how many hand-overs have failed for which the daemon may have stopped traffic.
 func (d *daemon) failedGives() int {
-	return strings.Count(d.log.String(), "hand-over failed; this process continues")
+	return strings.Count(d.log.String(), "hand-over failed; still running")
 }
 
 // waitGives waits until the daemon may hand over again, if more than failed hand-overs have failed. It

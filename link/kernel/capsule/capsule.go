@@ -178,10 +178,16 @@ func (r *Reader) Take(name string, into any) (fds []int, err error) {
 	return c.fds, nil
 }
 
-// Value is Take of a part without descriptors. If the part is missing, into keeps the defaults.
+// Value is Take of a part without descriptors.
 func (r *Reader) Value(name string, into any) error {
 	fds, err := r.Take(name, into)
 	kernel.CloseAll(fds) // of another version
+	return err
+}
+
+// ValueIfAny is Value of a part that may be missing. Then into keeps the defaults.
+func (r *Reader) ValueIfAny(name string, into any) error {
+	err := r.Value(name, into)
 	if errors.Is(err, ErrMissing) {
 		return nil
 	}

@@ -110,7 +110,10 @@ func TestOtherVersions(t *testing.T) {
 	if err := r.Value("b", &v); err != nil || v != (value{3, "x"}) {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if err := r.Value("missing", &v); err != nil || v != (value{3, "x"}) || r.Descriptors("missing") != nil {
+	if err := r.Value("missing", &v); !errors.Is(err, ErrMissing) {
+		t.Error(err)
+	}
+	if err := r.ValueIfAny("missing", &v); err != nil || v != (value{3, "x"}) || r.Descriptors("missing") != nil {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if err := r.Value("bad", &v); err == nil || !strings.Contains(err.Error(), "bad: json") {

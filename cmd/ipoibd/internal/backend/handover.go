@@ -72,7 +72,7 @@ func (s *Slot) GiveUp() {
 // which the HCA should not receive yet.
 func (s *Slot) Import(r *capsule.Reader, await []hca.QPN) error {
 	var h handedSlot
-	err := r.Value("slot", &h)
+	err := r.ValueIfAny("slot", &h)
 	s.mu.Lock()
 	s.members = r.Descriptors("memberships")
 	s.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *softHCA) giveUp() {
 
 func (h *softHCA) importFrom(r *capsule.Reader, await []hca.QPN) error {
 	var names map[string][]netip.Addr // of the peers that are configured by name, as last looked up
-	if err := r.Value("peer_names", &names); err != nil {
+	if err := r.ValueIfAny("peer_names", &names); err != nil {
 		return err
 	}
 	h.await = await

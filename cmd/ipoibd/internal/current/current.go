@@ -3,7 +3,6 @@ package current
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -56,7 +55,10 @@ func (c *Current) Start(cfg *config.Config, ready func()) error {
 	plan := fromNothing(cfg)
 	made, err := c.opts.Fleet.Prepare(context.Background(), plan, &config.Config{}, cfg, fleet.Namespace{})
 	if err != nil {
-		return errors.Join(err, made.Discard())
+		if failed := made.Discard(); failed != nil {
+			c.opts.Log.Error("cannot undo the start", "err", failed)
+		}
+		return err
 	}
 	ready()
 	c.opts.Fleet.Commit(plan, made)

@@ -62,8 +62,8 @@ func (d *daemon) tryTakeOver(ctx context.Context, cfg *config.Config) (taken boo
 	if err != nil {
 		return false, fmt.Errorf("take over: %w", err)
 	}
-	defer t.Capsule.Close()
 	x, err := d.inherit(t.Capsule, cfg)
+	t.Capsule.Close()
 	if err != nil {
 		t.Fail()
 	} else {
@@ -104,7 +104,7 @@ func (x *inheritance) close() error {
 func (d *daemon) inherit(r *capsule.Reader, own *config.Config) (x *inheritance, err error) {
 	x = &inheritance{}
 	h := &x.handed
-	if _, err = r.Take("daemon", h); err == nil {
+	if err = r.Value("daemon", h); err == nil {
 		err = h.check(own)
 	}
 	if err != nil {

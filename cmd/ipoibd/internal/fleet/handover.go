@@ -73,14 +73,14 @@ func (f *Fleet) Export(p *Parked, w *capsule.Writer) error {
 func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error) {
 	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}}
 	var s state
-	if err := r.Value("fleet", &s); err != nil {
+	if err := r.ValueIfAny("fleet", &s); err != nil {
 		return m, err
 	}
 	m.asleep = s.Asleep
 	states, await := map[string]iface.State{}, map[string][]hca.QPN{}
 	for _, c := range cfg.Interfaces {
 		var s iface.State
-		if _, err := r.Room(interfaceRoom(c.Name)).Take("interface", &s); err != nil {
+		if err := r.Room(interfaceRoom(c.Name)).Value("interface", &s); err != nil {
 			return m, err
 		}
 		states[c.Name] = s
@@ -111,7 +111,7 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 // its interfaces.
 func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
 	var s deviceState
-	if _, err := r.Take("device", &s); err != nil {
+	if err := r.Value("device", &s); err != nil {
 		return nil, err
 	}
 	d, err := f.newDevice(f.running, c, cfg.Interfaces, false)

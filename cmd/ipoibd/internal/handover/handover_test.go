@@ -397,6 +397,7 @@ func TestReceiveIsBounded(t *testing.T) {
 		"a length of 4 GB":          {[]byte{0xff, 0xff, 0xff, 0xff}, 0},
 		"less than announced":       {append([]byte{3, 0, 0, 0}, "short"...), 0},
 		"too many descriptors":      {frame(`{"type":"offer","fds":1025}`), 0},
+		"too many objects":          {frame(`{"type":"offer","parts":[` + strings.Repeat(`{},`, maxObjects) + `{}]}`), 0},
 		"a negative number of them": {frame(`{"type":"offer","fds":-1}`), 0},
 		"none of them":              {append(frame(`{"type":"offer","fds":1}`), 0), 0},
 		"more of them":              {frame(`{"type":"offer","fds":1}`), 2},
@@ -404,17 +405,20 @@ func TestReceiveIsBounded(t *testing.T) {
 		giver, taker := pairOf(t)
 		files := pipes(t, c.fds)
 		before := open()
-		if _, err := taker.Write(c.bytes); err != nil {
-			t.Fatal(err)
-		}
-		if c.fds > 0 {
-			if _, _, err := taker.WriteMsgUnix([]byte{0}, unix.UnixRights(files...), nil); err != nil {
-				t.Fatal(err)
+		written := make(chan error, 1)
+		go func() { // which may take until the giver reads
+			_, err := taker.Write(c.bytes)
+			if c.fds > 0 {
+				_, _, more := taker.WriteMsgUnix([]byte{0}, unix.UnixRights(files...), nil)
+				err = errors.Join(err, more)
 			}
-		}
-		_ = taker.CloseWrite()
+			written <- errors.Join(err, taker.CloseWrite())
+		}()
 		if m, fds, err := (conn{giver}).receive(); err == nil {
 			t.Errorf("%s: received %+v with %v", name, m, fds)
+		}
+		if err := <-written; err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 		if now := open(); now != before {
 			t.Errorf("%s: %d descriptors are open, were %d", name, now, before)

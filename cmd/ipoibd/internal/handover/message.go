@@ -26,6 +26,9 @@ const (
 	// maxMessage is in bytes. It suffices for 14 interfaces whose tables are full of peers in use, and for
 	// hundreds of interfaces that have only heard of their peers.
 	maxMessage = 64 << 20
+	// maxObjects bounds the JSON objects of a message: twice those of 14 such interfaces. An object takes up to 100
+	// times as much memory as its text.
+	maxObjects = 1 << 20
 	// maxFDs bounds the descriptors of an offer: 64 interfaces with 8 queues, and their devices.
 	maxFDs = 1024
 	// fdsAtOnce is less than SCM_MAX_FD (253), the bound of the kernel for one message.
@@ -107,6 +110,9 @@ func (c conn) receive() (m message, fds []int, err error) {
 	var body bytes.Buffer
 	if _, err := io.CopyN(&body, c, int64(n)); err != nil {
 		return m, nil, err
+	}
+	if n := bytes.Count(body.Bytes(), []byte("{")); n > maxObjects {
+		return m, nil, fmt.Errorf("a message of %d objects; the limit is %d", n, maxObjects)
 	}
 	if err := json.Unmarshal(body.Bytes(), &m); err != nil {
 		return m, nil, err

@@ -359,6 +359,9 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 		err := fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), cfg.Lanes, cfg.NetdevName())
 		return nil, errors.Join(err, tap.Close())
 	}
+	if s.Offloads.Got != tap.Offloads() {
+		s.Offloads = Offloads{} // they are set again
+	}
 	f, err := New(cfg, realTAP{tap}, env)
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())

@@ -239,7 +239,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon exits")
 	fs.BoolVar(&f.takeOver, "take-over", false,
 		"take over from the daemon that answers on the control socket, without interrupting traffic; "+
-			"start normally if there is none")
+			"start normally if none is running")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
 	bindOne(&f.one, &f.device, &f.iface)

@@ -2,7 +2,7 @@
 // by requests to add and remove interfaces at run time. Package fleet carries the changes out.
 //
 // Changes are serialized by a lock. A stop of the daemon ends a change early, and keeps that lock ([Current.Hold]); a
-// hand-over to another process has it as well ([Current.TryHold]).
+// hand-over to another process takes it too ([Current.TryHold]).
 //
 //	file          | what
 //	current.go    | the configuration, and the lock

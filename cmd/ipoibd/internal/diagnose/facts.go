@@ -123,7 +123,7 @@ type Interface struct {
 // Claim says whether the name of an interface is available.
 type Claim struct {
 	Err     error // why not
-	Foreign bool  // an interface has it that is not one of ipoibd
+	Foreign bool  // it belongs to an interface that ipoibd did not create
 	Owned   bool  // another daemon serves it: process Owner, 0: unknown
 	Owner   int
 }

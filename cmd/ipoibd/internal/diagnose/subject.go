@@ -180,7 +180,7 @@ func served(f *Facts) (out []subject) {
 	return out
 }
 
-// servedOrWanted lists the interfaces of the daemon, or those of the configuration if there is none.
+// servedOrWanted lists the interfaces of the daemon, or without a daemon those of the configuration.
 func servedOrWanted(f *Facts) []subject {
 	if f.Status != nil {
 		return served(f)

@@ -18,7 +18,7 @@ func (w words) find(name string) (any, bool) {
 }
 
 // fill replaces each {name} of a text by its value. A text may have alternatives, separated by " | ": the
-// first one counts whose names all have values. If there is none, fill returns "".
+// first one whose names all have values is used. Without one, fill returns "".
 func (w words) fill(text string, format func(word string) string) string {
 	for rest := range strings.SplitSeq(text, " | ") {
 		var out strings.Builder

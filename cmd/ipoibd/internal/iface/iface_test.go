@@ -29,7 +29,7 @@ func promptHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
 	pairOf(t, func(h *testHost) { h.prompt = true }, test)
 }
 
-// pairOf runs a test with two hosts that reach each other, the first of which was changed before its start.
+// pairOf runs a test with two hosts that reach each other. change changes the first one before it starts.
 func pairOf(t *testing.T, change func(*testHost), test func(t *testing.T, a, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)

@@ -140,15 +140,15 @@ func (m *machine) identity() string {
 	return m.run("cat", "/sys/class/net/ib0/ifindex") + m.run("ip", "-oneline", "-4", "address", "show", "dev", "ib0")
 }
 
-// stream is an iperf3 client in the machine, with the server at the peer.
+// stream is an iperf3 client in the machine that sends until it is stopped, with the server at the peer.
 type stream struct {
 	m              *machine
 	server, client *exec.Cmd
 	out            bytes.Buffer
 }
 
-// stream sends for some seconds.
-func (m *machine) stream(seconds string) *stream {
+// stream starts to send.
+func (m *machine) stream() *stream {
 	m.t.Helper()
 	s := &stream{m: m, server: exec.Command("iperf3", "--server", "--one-off", "--bind", peers)}
 	s.server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -157,20 +157,25 @@ func (m *machine) stream(seconds string) *stream {
 	}
 	m.t.Cleanup(func() { _ = s.server.Process.Kill(); _ = s.server.Wait() })
 	eventually(m.t, "iperf3 listens", func() bool { return strings.Contains(output(m.t, "ss", "-Hltn", "sport = :5201"), peers) })
-	s.client = m.in("iperf3", "--client", peers, "--time", seconds, "--interval", "0.1", "--json")
+	s.client = m.in("iperf3", "--client", peers, "--time", "0", "--interval", "0.1", "--json")
 	s.client.Stdout = &s.out
 	if err := s.client.Start(); err != nil {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() {
-		if m.t.Failed() && s.client.ProcessState == nil {
-			_ = s.client.Process.Kill()
-			_ = s.client.Wait()
+		if s.client.ProcessState == nil {
+			s.stop()
 			m.t.Logf("iperf3 of the machine has written %.4000s", s.out.String())
 		}
 	})
-	time.Sleep(time.Second) // under way
+	eventually(m.t, "the TCP connection carries data", func() bool { return s.acked() > 1<<20 })
 	return s
+}
+
+// stop has the client print its results, which takes no answer from the peer.
+func (s *stream) stop() {
+	_ = s.m.in("sh", "-c", "kill $(pidof iperf3)").Run()
+	_ = s.client.Wait()
 }
 
 // acked returns how many bytes the peer has acknowledged, by the sender's own counters.
@@ -185,16 +190,13 @@ func (s *stream) acked() (sum int) {
 	return sum
 }
 
-// survives requires that the stream carries data now, and waits for its end. It must not have been broken:
-// at the end, iperf3 also exchanges its results over ib0. survives returns the longest time without data.
-// When that was says nothing: while others use the processors, the peer may acknowledge nothing for longer than
-// an interval, also at the end.
+// survives requires that the connection carries data now, and stops it. It returns the longest time without data.
 func (s *stream) survives() (outage time.Duration) {
 	t := s.m.t
 	t.Helper()
 	before := s.acked()
 	eventually(t, "the TCP connection carries data", func() bool { return s.acked() > before })
-	err := s.client.Wait()
+	s.stop()
 	var result struct {
 		Error     string `json:"error"`
 		Intervals []struct {
@@ -204,8 +206,8 @@ func (s *stream) survives() (outage time.Duration) {
 			} `json:"sum"`
 		} `json:"intervals"`
 	}
-	if jsonErr := json.Unmarshal(s.out.Bytes(), &result); err != nil || jsonErr != nil || result.Error != "" || len(result.Intervals) == 0 {
-		t.Fatalf("iperf3: %v, %v, %q", err, jsonErr, result.Error)
+	if err := json.Unmarshal(s.out.Bytes(), &result); err != nil || !strings.Contains(result.Error, "terminated") || len(result.Intervals) == 0 {
+		t.Fatalf("iperf3: %v, %q, %d intervals", err, result.Error, len(result.Intervals))
 	}
 	var silent float64
 	for _, i := range result.Intervals {
@@ -220,7 +222,7 @@ func (s *stream) survives() (outage time.Duration) {
 // hang: a daemon that does nothing any more is killed by the watchdog, and restarted.
 func hang(m *machine) {
 	before, pid, restarts := m.identity(), m.property("MainPID"), m.property("NRestarts")
-	s := m.stream("15")
+	s := m.stream()
 	m.run("sh", "-c", "kill -STOP "+pid)
 	stopped := time.Now()
 	eventually(m.t, "systemd restarts the daemon", func() bool {
@@ -314,7 +316,7 @@ func succeed(m *machine) {
 	m.write(unit, "[Service]\n"+lines[1]+"\n"+lines[2]+"\n")
 	m.run("systemctl", "daemon-reload")
 	before, restarts := m.identity(), m.property("NRestarts")
-	s := m.stream("15")
+	s := m.stream()
 	n := 0
 	for began := time.Now(); time.Since(began) < 8*time.Second; n++ { // twice the watchdog's interval
 		pid := m.property("MainPID")
@@ -410,7 +412,7 @@ func lend(m *machine) {
 // replace: an upgrade restarts the daemon, and ib0 with its addresses and connections stays.
 func replace(m *machine) {
 	before, pid := m.identity(), m.property("MainPID")
-	s := m.stream("10")
+	s := m.stream()
 	m.run("dpkg", "--install", m.copyIn(os.Getenv(nextEnv)))
 	m.waitUp()
 	var status struct {

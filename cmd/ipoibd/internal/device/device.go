@@ -17,6 +17,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 	"ipoibd/ud/port"
 )
 
@@ -109,7 +110,7 @@ type Device struct {
 	shared    atomic.Pointer[resetlock.Sharer]
 	opens     atomic.Uint64
 	suspended bool                     // Run begins suspended
-	inherited *qprecovery.HandedDevice // what Run continues; nil: it begins with a device that was never open
+	machine   *qprecovery.DeviceLadder // Run's, once it has begun
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
@@ -137,10 +138,20 @@ func New(cfg Config) *Device {
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
 		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
+	now := time.Now()
+	d.machine = qprecovery.NewDeviceLadder(now, d.ladder())
 	d.published.Store(&published{
-		view: View{Err: ErrNotOpen}, status: Status{DeviceStatus: qprecovery.DeviceStatus{Since: time.Now()}},
+		view: View{Err: ErrNotOpen}, status: Status{DeviceStatus: qprecovery.DeviceStatus{Since: now}},
 	})
 	return d
+}
+
+// ladder returns the configuration of the device's machine.
+func (d *Device) ladder() qprecovery.DeviceConfig {
+	return qprecovery.DeviceConfig{
+		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
+		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
+	}
 }
 
 // BeginSuspended makes Run begin suspended, as after Suspend. It is called before Run.

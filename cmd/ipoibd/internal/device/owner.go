@@ -20,8 +20,7 @@ import (
 // work runs on its own goroutine, is counted in work, and reports its result by tell.
 type owner struct {
 	*Device
-	ctx         context.Context // of Run
-	machine     *qprecovery.DeviceLadder
+	ctx         context.Context  // of Run
 	sharer      resetlock.Sharer // nil: the files are not open yet
 	queue       []func()         // events for the machines
 	work        sync.WaitGroup
@@ -54,14 +53,6 @@ func (d *Device) Run(ctx context.Context) {
 		families:    map[int]string{},
 		answers:     map[uint64]chan<- error{},
 		cancelReset: func() {},
-	}
-	cfg := qprecovery.DeviceConfig{
-		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
-		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
-	}
-	o.machine = qprecovery.NewDeviceLadder(time.Now(), cfg)
-	if d.inherited != nil {
-		o.machine = qprecovery.InheritDeviceLadder(time.Now(), cfg, *d.inherited)
 	}
 	if d.suspended {
 		o.commands++

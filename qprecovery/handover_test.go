@@ -1,6 +1,7 @@
 package qprecovery
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -35,6 +36,28 @@ func TestHandedIsBounded(t *testing.T) {
 		if r := d.history.list(); len(r) != 1 || len(r[0].Steps) > MaxSteps || !r[0].End.IsZero() {
 			t.Errorf("%v: history %+v", s, r)
 		}
+	}
+}
+
+// A version that has more states, rungs and reasons hands over to this one: what it names becomes the least of each
+// kind, and a device in a state that is unknown here is opened as at the first start.
+func TestNamesOfAnotherVersion(t *testing.T) {
+	var d HandedDevice
+	text := `{"state":"dreaming","reason":"moonlight","rung":"rebuild_moon","hold":"loosely",
+		"record":{"Rung":"rebuild_moon","Reason":"moonlight","Steps":[{"Rung":"rebuild_moon","Reason":"moonlight"}]},
+		"budget":{"uses_ns":{"rebuild_moon":[1]}}}`
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.State != DeviceStarting || d.Reason != ReasonNone || d.Rung != RungNone || d.Hold != holdHeld || d.Record == nil {
+		t.Errorf("a device: %+v", d)
+	}
+	if got := InheritDeviceLadder(time.Time{}, DeviceConfig{}, d).Status().State; got != DeviceStarting {
+		t.Errorf("the device is %v", got)
+	}
+	var i Handed
+	if err := json.Unmarshal([]byte(`{"state":"dreaming","reason":"moonlight"}`), &i); err != nil || i.State != Idle {
+		t.Errorf("an interface: %+v, %v", i, err)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestPackage(t *testing.T) {
 		}
 		t.Setenv(rootEnv, debian(t))
 	}
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	start := time.Now()

@@ -18,7 +18,7 @@ import (
 
 // No host believes a claim of another's fabric address, in any kind of message.
 func TestAbuseForgedAddresses(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	s := newSiege(t, join)
@@ -126,7 +126,7 @@ const (
 // table stays bounded while they replace all of its heard peers, and an honest peer that the
 // host sends to stays in it.
 func TestR07AbuseInventedPeers(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	s := newSiege(t, join)

@@ -24,7 +24,7 @@ const (
 // A sender that floods a host with ARP from ever new queue pairs of one GID slows down neither the resolution
 // of the host by others nor their traffic, and takes little of its processor.
 func TestAbuseFloodOfOneSender(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	floodFromOne(t, func(s *siege) (netip.Addr, func(packet)) {
@@ -35,7 +35,7 @@ func TestAbuseFloodOfOneSender(t *testing.T) {
 // The same with the GID of an honest host that the flooded one uses, as another container of that host has it:
 // it is resolved and answers as before.
 func TestAbuseFloodWithTheGIDOfAPeerInUse(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	floodFromOne(t, func(s *siege) (netip.Addr, func(packet)) {

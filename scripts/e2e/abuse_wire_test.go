@@ -21,7 +21,7 @@ const volley = 200
 // Datagrams that are not UD SENDs for this queue pair are dropped at the
 // device.
 func TestR07AbuseWrongDatagrams(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	s := newSiege(t, join)
@@ -170,7 +170,7 @@ func reasonOf(b []byte) string {
 
 // Invalid messages in valid packets are dropped at the interface.
 func TestR07AbuseWrongMessages(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	s := newSiege(t, join)

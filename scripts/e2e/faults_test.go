@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +20,8 @@ var (
 	only = flag.String("faults.only", "", "regular expression of the faults' names")
 )
 
-// Environment variables that a test passes to itself in its own namespaces.
-const (
-	eachEnv     = "TEST_IPOIBD_E2E_FAULTS_EACH"
-	onlyEnv     = "TEST_IPOIBD_E2E_FAULTS_ONLY"
-	progressEnv = "TEST_IPOIBD_E2E_PROGRESS"
-)
+// progressEnv passes a pipe to a test in its own namespaces.
+const progressEnv = "TEST_IPOIBD_E2E_PROGRESS"
 
 // Every fault is injected into one of two hosts under traffic; a table shows the
 // outcomes, and which goals were met.
@@ -49,17 +44,16 @@ func TestFaults(t *testing.T) {
 // timesEach is how often to inject each fault.
 func timesEach(t *testing.T) int {
 	t.Helper()
-	times, err := strconv.Atoi(os.Getenv(eachEnv))
-	if err != nil || times < 1 {
-		t.Fatalf("-faults.each=%s: want 1 or more", os.Getenv(eachEnv))
+	if *each < 1 {
+		t.Fatalf("-faults.each=%d: want 1 or more", *each)
 	}
-	return times
+	return *each
 }
 
 // chosen returns the faults to inject.
 func chosen(t *testing.T) (kinds []fault) {
 	t.Helper()
-	pattern, err := regexp.Compile(os.Getenv(onlyEnv))
+	pattern, err := regexp.Compile(*only)
 	if err != nil {
 		t.Fatalf("-faults.only: %v", err)
 	}
@@ -71,16 +65,14 @@ func chosen(t *testing.T) (kinds []fault) {
 	return kinds
 }
 
-// enterLong is [nstest.Enter] for a long test that reports its progress: lines
+// enterLong is [nstest.EnterAlone] for a long test that measures and reports its progress: lines
 // from progress are printed at once.
 func enterLong(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(progressEnv) == "" {
-		t.Setenv(eachEnv, strconv.Itoa(*each))
-		t.Setenv(onlyEnv, *only)
 		t.Setenv(progressEnv, repeat(t))
 	}
-	return nstest.Enter(t)
+	return nstest.EnterAlone(t)
 }
 
 // repeat creates a named pipe and prints everything written to it until the

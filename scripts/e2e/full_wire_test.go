@@ -25,7 +25,7 @@ const deadLoss = 1
 // dead. The kernel queues packets for each dead neighbour, and only these packets are
 // lost (R07).
 func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	hosts := newHosts(t, 2)
@@ -62,7 +62,7 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 // An attacker makes a host answer 99 unused underlay addresses, 8,000 times a second in
 // bursts of 4 s. The host keeps answering other hosts (R07).
 func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	const rate, burst = 8000, 4 * time.Second
@@ -92,7 +92,7 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 // An underlay that sends nothing for 3 s, with a queue long enough to fill every buffer
 // above it, is not a fault of the device, so no queue pair is reset (R07, R08).
 func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	const blocked = 3 * time.Second

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ipoibd/link/linktest/nstest"
 )
 
 // Limits of the storm of hand-overs.
@@ -118,10 +121,10 @@ type stormyHost struct {
 // and the other host is answered. In rounds without kills, each frame is accounted for (R10). A killed process
 // may lose what it has counted.
 func TestR10HandOverStorm(t *testing.T) {
-	if enterStorm(t) {
+	if nstest.Enter(t) {
 		return
 	}
-	seed := drawnSeed(t)
+	seed := cmp.Or(*stormSeed, rand.Uint64())
 	t.Logf("-storm.seed=%d", seed)
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]

@@ -37,11 +37,11 @@ func (h *host) launchHeir() *daemon {
 	if !slices.Contains(args, "--take-over") {
 		args = append(args, "--take-over")
 	}
-	program := daemonEnv
-	if h.alternates && d.cmd.Path == os.Getenv(daemonEnv) {
-		program = otherVersionEnv
+	program := os.Getenv(daemonEnv)
+	if h.other != "" && d.cmd.Path == program {
+		program = h.other
 	}
-	cmd := d.ns.Command(os.Getenv(program), args...)
+	cmd := d.ns.Command(program, args...)
 	next := &daemon{tb: h.tb, ns: d.ns, control: d.control, log: &logBuffer{}, exited: make(chan struct{}), cmd: cmd}
 	cmd.Stdout, cmd.Stderr = next.log, next.log
 	if err := cmd.Start(); err != nil {

@@ -11,9 +11,6 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// otherVersionEnv passes the path of a daemon of another version, as daemonEnv does.
-const otherVersionEnv = "TEST_IPOIBD_E2E_OTHER_VERSION"
-
 // otherVersion is what the source of the other version has in place of what is there.
 var otherVersion = []struct{ file, is, other string }{
 	// A field more, with a default that is not zero.
@@ -74,15 +71,13 @@ func buildOtherVersion(t *testing.T) string {
 // Two versions whose states differ take over from each other under load, in both directions: what one does not send has
 // the other's defaults, and what one does not know is ignored. TCP, the queue pairs and the counters continue.
 func TestHandOverBetweenVersions(t *testing.T) {
-	if os.Getenv(otherVersionEnv) == "" {
-		t.Setenv(otherVersionEnv, buildOtherVersion(t))
-	}
 	if nstest.Enter(t) {
 		return
 	}
+	other := buildOtherVersion(t)
 	hosts := newHosts(t, 2)
 	for _, h := range hosts {
-		h.alternates = true
+		h.other = other
 	}
 	handOverRepeatedly(t, hosts, form(8, 40), [2]string{"1", "2"})
 	for i, h := range hosts {

@@ -30,7 +30,7 @@ type host struct {
 	dir    string
 	daemon *daemon
 
-	alternates bool // each hand-over is to the other one of two versions
+	other string // the program of another version, to which every second hand-over goes
 }
 
 // in returns the host for a subtest: programs that it starts end with the

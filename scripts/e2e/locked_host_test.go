@@ -11,7 +11,7 @@ import (
 // rebuilt, which does not need the lock, or the device is reset, which waits for it. That is no fault of the
 // device (R07), and the daemon answers meanwhile.
 func TestR07LockedHostIsNoFault(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	for _, c := range []struct {

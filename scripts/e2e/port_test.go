@@ -110,7 +110,7 @@ func (h *host) enter() error {
 // device is reset ten times. Each try finds the port in use, although the same way works
 // for another port, and the resets take about as long as without the user.
 func TestPortStaysOursAcrossResets(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	const (
@@ -187,7 +187,7 @@ const findHolder = "ss -ulpn sport = :4791"
 // A daemon that starts while another process has the port says so and how to find that process,
 // waits, and comes up once the port is free.
 func TestStartWaitsForThePort(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	a, b := twoJoined(t)

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,12 +17,6 @@ import (
 var (
 	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's commands and their times; 0 selects a random seed")
 	stormLength = flag.Duration("storm.length", 10*time.Second, "how long the storm lasts")
-)
-
-// Environment variables that a test passes to itself in its own namespaces.
-const (
-	stormSeedEnv   = "TEST_IPOIBD_E2E_STORM_SEED"
-	stormLengthEnv = "TEST_IPOIBD_E2E_STORM_LENGTH"
 )
 
 const (
@@ -54,7 +46,7 @@ type command struct {
 // Two daemons under traffic get random commands and faults, many at the same time. Afterwards they
 // are healthy, the TCP connection still works, every frame is accounted for, and nothing leaks.
 func TestR10StormUnderTraffic(t *testing.T) {
-	if enterStorm(t) {
+	if nstest.Enter(t) {
 		return
 	}
 	storm := drawn(t)
@@ -85,36 +77,12 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	})
 }
 
-// enterStorm passes the flags to the test in its own namespaces.
-func enterStorm(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(stormSeedEnv) == "" {
-		t.Setenv(stormSeedEnv, strconv.FormatUint(cmp.Or(*stormSeed, rand.Uint64()), 10))
-		t.Setenv(stormLengthEnv, stormLength.String())
-	}
-	return nstest.Enter(t)
-}
-
-// drawnSeed returns the seed selected by the flags.
-func drawnSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed, err := strconv.ParseUint(os.Getenv(stormSeedEnv), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return seed
-}
-
 // drawn returns the storm selected by the flags.
 func drawn(t *testing.T) []command {
 	t.Helper()
-	seed := drawnSeed(t)
-	length, err := time.ParseDuration(os.Getenv(stormLengthEnv))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("-storm.seed=%d -storm.length=%v", seed, length)
-	return newStorm(seed, length)
+	seed := cmp.Or(*stormSeed, rand.Uint64())
+	t.Logf("-storm.seed=%d -storm.length=%v", seed, *stormLength)
+	return newStorm(seed, *stormLength)
 }
 
 func (p *pair) hosts() []*host { return []*host{p.faulty, p.outside} }

@@ -25,9 +25,6 @@ var topRecord = flag.String("top.record", "", "write what ipoibd top shows in th
 // Size of the terminal.
 const columns, rows = 100, 30
 
-// topRecordEnv passes the flag to the test in its own namespaces.
-const topRecordEnv = "TEST_IPOIBD_E2E_TOP_RECORD"
-
 // screen is a terminal in which a program runs. It records the output with its times.
 type screen struct {
 	file *os.File
@@ -145,9 +142,6 @@ var colour = regexp.MustCompile(`\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;)[0-9;]*m`)
 // ipoibd top shows each recovery of a storm of faults, continues after a restart of the daemon,
 // follows the size of the window, and leaves the terminal as it was.
 func TestTopUnderAFaultStorm(t *testing.T) {
-	if os.Getenv(topRecordEnv) == "" {
-		t.Setenv(topRecordEnv, *topRecord)
-	}
 	if nstest.Enter(t) {
 		return
 	}
@@ -166,8 +160,8 @@ func TestTopUnderAFaultStorm(t *testing.T) {
 	p.faulty.waitWell(t)
 	s.waitShows(t, `recovered (reset|recreate)_qp `)
 	s.waitShows(t, `recoveries [1-9].* the last by `)
-	if path := os.Getenv(topRecordEnv); path != "" {
-		s.save(t, path)
+	if *topRecord != "" {
+		s.save(t, *topRecord)
 	}
 
 	p.faulty.daemon.kill()

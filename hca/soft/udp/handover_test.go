@@ -219,7 +219,7 @@ func replace(t *testing.T, fd, kind int) {
 
 // A group that is being left, which waits for the kernel's lock of all interfaces, does not delay a hand-over.
 func TestMembershipsAreHandedOverWhileOneEnds(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	ns, _ := nstest.Pair(t, 1500)

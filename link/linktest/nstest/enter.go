@@ -32,7 +32,18 @@ var setUp = sync.OnceValue(setUpChild)
 // namespaces. In the parent it blocks until the child has ended, adopts its
 // result and returns true; the caller then returns at once. In the child it
 // returns false. Subtests of a test that has entered run in the same namespaces.
+// The parent's tests run in parallel, because most of them wait most of the time.
 func Enter(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(childEnv) == "" {
+		t.Parallel()
+	}
+	return EnterAlone(t)
+}
+
+// EnterAlone is [Enter] for a test that no other test of its package may run beside: it measures, or uses up what all
+// namespaces share, such as the processors, the kernel's table of neighbours, or its lock of all interfaces (rtnl).
+func EnterAlone(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(childEnv) != "" {
 		if err := setUp(); err != nil {
@@ -84,18 +95,18 @@ func indent(out []byte) string {
 
 // childArgs selects exactly the calling test and passes on the flags of the run: the
 // remaining time, the coverage directory, from which go test merges the child's
-// counters, and the form of the tests.
+// counters, the form of the tests, and the package's own flags.
 func childArgs(t *testing.T) []string {
 	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
 	if deadline, ok := t.Deadline(); ok {
 		left := max(time.Until(deadline)-deadlineMargin, time.Second)
 		args = append(args, "-test.timeout="+left.String())
 	}
-	for _, name := range []string{"test.gocoverdir", "test.short", "soak"} {
-		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
-			args = append(args, "-"+name+"="+f.Value.String())
+	flag.Visit(func(f *flag.Flag) {
+		if own := !strings.HasPrefix(f.Name, "test."); own || f.Name == "test.gocoverdir" || f.Name == "test.short" {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
 		}
-	}
+	})
 	return args
 }
 

@@ -61,7 +61,7 @@ func Enter(t *testing.T) bool {
 	if os.Getenv(kitEnv) == "" {
 		t.Fatal("no kit: TestMain must call guest.Main")
 	}
-	return nstest.Enter(t)
+	return nstest.EnterAlone(t)
 }
 
 // EachKernel runs a test as a subtest for each series of kernels, in parallel,

@@ -108,14 +108,14 @@ func upgrade(ctx context.Context, conn *net.UnixConn) error {
 // that were accepted before: see [conns.Gate.Pause].
 func (s *Server) Pause() { s.listener.Pause() }
 
-// Listener returns the socket for another process.
-func (s *Server) Listener() net.Listener { return s.listener.Unwrap() }
+// Export puts the socket into a capsule, as the part "control".
+func (s *Server) Export(w *capsule.Writer) { w.PutListener("control", s.listener.Unwrap()) }
 
 // Resume ends a pause.
 func (s *Server) Resume() { s.listener.Resume() }
 
-// GiveUp makes Close leave the socket to the process that continues it.
-func (s *Server) GiveUp() { s.unlink(false) }
+// Leave makes Close leave the socket to the process that continues it.
+func (s *Server) Leave() { s.unlink(false) }
 
 // backlog bounds the connections that wait; net.core.somaxconn may bound them further.
 const backlog = 4096

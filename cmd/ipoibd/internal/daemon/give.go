@@ -33,7 +33,7 @@ type handed struct {
 	Config    config.Config              `json:"config"`    // without the interfaces that have failed
 	Suspended bool                       `json:"suspended"` // by the operator
 	Journal   []journal.Entry            `json:"journal"`
-	Systemd   systemd.Handed             `json:"systemd"`
+	Systemd   systemd.State              `json:"systemd"`
 	Left      map[string]json.RawMessage `json:"left"` // saved interfaces that do not run: see current.Current.TakeBack
 }
 
@@ -123,7 +123,7 @@ func (d *daemon) give(g *handover.Giver) error {
 		return err
 	}
 	d.given.Store(true)
-	d.control.GiveUp()
+	d.control.Leave()
 	p.Leave()
 	return nil
 }
@@ -146,12 +146,12 @@ func (d *daemon) resumeServers() {
 
 // export puts everything that was parked into a capsule.
 func (d *daemon) export(p *fleet.Parked, w *capsule.Writer) error {
-	h := handed{Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.HandOver()}
+	h := handed{Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.Export()}
 	h.Config, h.Left = d.Works()
 	w.Put("daemon", h)
-	w.PutListener("control", d.control.Listener())
+	d.control.Export(w)
 	if d.metrics != nil {
-		w.PutListener("metrics", d.metrics.Listener())
+		d.metrics.Export(w)
 	}
 	d.inhibitor.Export(w)
 	return d.fleet.Export(p, w)

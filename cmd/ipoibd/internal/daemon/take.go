@@ -129,7 +129,8 @@ func (d *daemon) inherit(r *capsule.Reader, own *config.Config) (x *inheritance,
 			return x, err
 		}
 	}
-	x.inhibitor = power.Import(r)
+	x.inhibitor = &power.Inhibitor{}
+	x.inhibitor.Import(r)
 	x.made, err = d.fleet.Import(&h.Config, r)
 	return x, err
 }
@@ -155,7 +156,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	if !d.Runs(own) {
 		d.own = own
 	}
-	if err := x.handed.Systemd.Inherit(); err != nil {
+	if err := x.handed.Systemd.Import(); err != nil {
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service",
 			"err", err)
 	}

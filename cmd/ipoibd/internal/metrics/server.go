@@ -69,8 +69,8 @@ func (s *Server) Pause() { s.gate.Pause() }
 // Resume ends a pause.
 func (s *Server) Resume() { s.gate.Resume() }
 
-// Listener returns the listener for another process.
-func (s *Server) Listener() net.Listener { return s.gate.Unwrap() }
+// Export puts the listener into a capsule, as the part "metrics".
+func (s *Server) Export(w *capsule.Writer) { w.PutListener("metrics", s.gate.Unwrap()) }
 
 func newServer(l net.Listener, status func() report.Status) (*Server, error) {
 	bound := &conns.Bound{Max: maxConns}

@@ -16,13 +16,13 @@ type Inhibitor struct {
 	files inhibitors
 }
 
-// Import returns the inhibitor of another process.
-func Import(r *capsule.Reader) *Inhibitor {
-	i := &Inhibitor{}
+// Import holds what another process has exported.
+func (i *Inhibitor) Import(r *capsule.Reader) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	for _, fd := range r.Descriptors("inhibitors") {
 		i.files = append(i.files, os.NewFile(uintptr(fd), "inhibitor"))
 	}
-	return i
 }
 
 // Export puts the descriptors into a capsule, as the part "inhibitors".

@@ -415,7 +415,9 @@ func TestR26InhibitorIsHandedOver(t *testing.T) {
 		}
 		w.stop()
 		f.waitLocks(1)
-		heir := watchWith(t, Import(to))
+		var inherited Inhibitor
+		inherited.Import(to)
+		heir := watchWith(t, &inherited)
 		if !sleeps {
 			heir.none()
 			f.waitLocks(1)

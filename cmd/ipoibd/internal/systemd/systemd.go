@@ -60,26 +60,26 @@ func Succeed(pid int) error {
 	return err
 }
 
-// Handed is what the main process of a service knows of systemd, for the process that succeeds it
+// State is what the main process of a service knows of systemd, for the process that succeeds it
 // (sd_notify(3), sd_watchdog_enabled(3)).
-type Handed struct {
+type State struct {
 	Socket   string `json:"notify_socket"`
 	Watchdog string `json:"watchdog_usec"`
 }
 
-// HandOver returns what the successor needs.
-func HandOver() Handed { return Handed{os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC")} }
+// Export returns what the successor needs.
+func Export() State { return State{os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC")} }
 
-// Inherit makes Run report for the service of the other process, unless systemd has started this one as a
+// Import makes Run report for the service of the other process, unless systemd has started this one as a
 // service of its own.
-func (h Handed) Inherit() error {
+func (s State) Import() error {
 	own := strconv.Itoa(os.Getpid())
-	if h.Socket == "" || os.Getenv("WATCHDOG_PID") == own {
+	if s.Socket == "" || os.Getenv("WATCHDOG_PID") == own {
 		return nil
 	}
-	err := os.Setenv("NOTIFY_SOCKET", h.Socket)
-	if h.Watchdog != "" {
-		err = errors.Join(err, os.Setenv("WATCHDOG_USEC", h.Watchdog), os.Setenv("WATCHDOG_PID", own))
+	err := os.Setenv("NOTIFY_SOCKET", s.Socket)
+	if s.Watchdog != "" {
+		err = errors.Join(err, os.Setenv("WATCHDOG_USEC", s.Watchdog), os.Setenv("WATCHDOG_PID", own))
 	}
 	return err
 }

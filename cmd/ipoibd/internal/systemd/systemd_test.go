@@ -209,19 +209,19 @@ func TestSuccession(t *testing.T) {
 	}
 	t.Setenv("WATCHDOG_PID", "1")
 	t.Setenv("WATCHDOG_USEC", "30000000")
-	handed := HandOver()
-	if handed != (Handed{path, "30000000"}) {
+	handed := Export()
+	if handed != (State{path, "30000000"}) {
 		t.Errorf("%+v", handed)
 	}
 	t.Setenv("WATCHDOG_USEC", "") // a process that systemd has not started
 	t.Setenv("NOTIFY_SOCKET", "")
-	if err := handed.Inherit(); err != nil {
+	if err := handed.Import(); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := daemon.SdWatchdogEnabled(false); err != nil || d != 30*time.Second || os.Getenv("NOTIFY_SOCKET") != path {
 		t.Errorf("the watchdog's interval is %v, %v; the socket %q", d, err, os.Getenv("NOTIFY_SOCKET"))
 	}
-	if err := (Handed{"/elsewhere", "1"}).Inherit(); err != nil || os.Getenv("NOTIFY_SOCKET") != path {
+	if err := (State{"/elsewhere", "1"}).Import(); err != nil || os.Getenv("NOTIFY_SOCKET") != path {
 		t.Errorf("a service of its own reports to %s, %v", os.Getenv("NOTIFY_SOCKET"), err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -76,9 +77,36 @@ func (c *Current) enter(ctx context.Context, lock chan struct{}) error {
 	return nil
 }
 
-// Apply applies a configuration as Reload does.
-func (c *Current) Apply(ctx context.Context, cfg *config.Config) (report.Reload, error) {
-	return c.change(ctx, cfg.WithRuntimeOf)
+// Run applies this process's own configuration after a hand-over, and then reloads the file after each hangup, until the
+// daemon stops. It logs what it cannot apply.
+func (c *Current) Run(hangups <-chan os.Signal) {
+	if c.own != nil {
+		result, err := c.change(c.running, c.own.WithRuntimeOf)
+		if err = errors.Join(err, result.Err()); err != nil && c.running.Err() == nil {
+			c.opts.Log.Error("part of the configuration could not be applied; keeping the previous daemon's settings for it; "+
+				"fix the configuration and reload it", "err", err)
+		}
+	}
+	for {
+		select {
+		case <-c.running.Done():
+			return
+		case <-hangups:
+		}
+		result, err := c.Reload(c.running)
+		text := "configuration reloaded, but not completely"
+		if err != nil {
+			text = "configuration not reloaded; the old one stays in effect"
+		} else {
+			err = result.Err()
+		}
+		if err == nil || c.running.Err() != nil {
+			continue
+		}
+		for line := range strings.Lines(err.Error()) {
+			c.opts.Log.Error(text, "err", strings.TrimSpace(line))
+		}
+	}
 }
 
 // Add adds an interface at run time, or replaces it. An error may also mean that it was added, but

@@ -33,6 +33,7 @@ type Options struct {
 type Current struct {
 	opts    Options
 	running context.Context // ends when the daemon is to stop
+	own     *config.Config  // of this process, for Run to apply after a hand-over; nil: it is in effect
 
 	loading  chan struct{}              // has a value while the file is loaded
 	changing chan struct{}              // has a value while the fleet changes
@@ -75,10 +76,13 @@ func fromNothing(cfg *config.Config) config.Plan {
 }
 
 // Continue begins with what another process runs: a configuration, for which made was made, and the requests of
-// interfaces that do not run ([Current.TakeBack]).
-func (c *Current) Continue(cfg *config.Config, left map[string]json.RawMessage, made fleet.Made) {
+// interfaces that do not run ([Current.TakeBack]). Run then applies own, unless that is in effect.
+func (c *Current) Continue(cfg *config.Config, left map[string]json.RawMessage, made fleet.Made, own *config.Config) {
 	c.opts.Fleet.Commit(fromNothing(cfg), made)
 	c.cfg, c.left = cfg, left
+	if !c.runs(own) {
+		c.own = own
+	}
 }
 
 // Works returns the configuration without the interfaces that have failed, and the requests of those that could not be
@@ -87,9 +91,9 @@ func (c *Current) Works() (config.Config, map[string]json.RawMessage) {
 	return *c.opts.Fleet.Works(c.cfg), c.left
 }
 
-// Runs reports whether a configuration, with the interfaces that were added at run time, is in effect. The daemon
+// runs reports whether a configuration, with the interfaces that were added at run time, is in effect. The daemon
 // does not serve yet.
-func (c *Current) Runs(cfg *config.Config) bool {
+func (c *Current) runs(cfg *config.Config) bool {
 	next, err := cfg.WithRuntimeOf(c.cfg)
 	if err != nil {
 		return false

@@ -92,8 +92,6 @@ type daemon struct {
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
-
-	own *config.Config // of this process, to apply after a hand-over; nil: it is in effect
 }
 
 // newDaemon returns a daemon without devices and interfaces.
@@ -184,10 +182,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 			d.opts.Log.Warn("events are not written to a file, so a crash would lose them", "err", unkept)
 		}
 	})
-	others.Go(d.followHangups)
-	if d.own != nil {
-		others.Go(d.applyOwn)
-	}
+	others.Go(func() { d.Current.Run(d.opts.Hangup) })
 	defer others.Wait()
 	defer stopPower()
 	defer close(stopped)
@@ -230,30 +225,6 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 		return err
 	}
 	return errors.Join(err, d.closeServers())
-}
-
-// followHangups reloads the configuration after each SIGHUP, until the daemon stops.
-func (d *daemon) followHangups() {
-	for {
-		select {
-		case <-d.running.Done():
-			return
-		case <-d.opts.Hangup:
-		}
-		result, err := d.Reload(d.running)
-		text := "configuration reloaded, but not completely"
-		if err != nil {
-			text = "configuration not reloaded; the old one stays in effect"
-		} else {
-			err = result.Err()
-		}
-		if err == nil || d.running.Err() != nil {
-			continue
-		}
-		for line := range strings.Lines(err.Error()) {
-			d.opts.Log.Error(text, "err", strings.TrimSpace(line))
-		}
-	}
 }
 
 // historyOf returns the path of the file with the latest events, beside the control socket: events

@@ -152,10 +152,7 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.control.Own()
 	d.journal.Restore(x.handed.Journal)
 	d.resting.Store(x.handed.Suspended)
-	d.Continue(&x.handed.Config, x.handed.Left, x.made)
-	if !d.Runs(own) {
-		d.own = own
-	}
+	d.Continue(&x.handed.Config, x.handed.Left, x.made, own)
 	if err := x.handed.Systemd.Import(); err != nil {
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service",
 			"err", err)
@@ -168,13 +165,4 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.opts.Log.Info("taken over", "interfaces", len(x.handed.Config.Interfaces), "up_after", time.Since(began))
 	text := fmt.Sprintf("taken over, now version %s", d.opts.Version)
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: text})
-}
-
-// applyOwn applies the configuration with which this process was started, as a reload does.
-func (d *daemon) applyOwn() {
-	result, err := d.Apply(d.running, d.own)
-	if err = errors.Join(err, result.Err()); err != nil && d.running.Err() == nil {
-		d.opts.Log.Error("part of the configuration could not be applied; keeping the previous daemon's settings for it; "+
-			"fix the configuration and reload it", "err", err)
-	}
 }

@@ -15,11 +15,12 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/qprecovery"
 )
 
 // fake is a daemon that records its orders.
 type fake struct {
-	names  control.Names
+	ifaces []string
 	log    *journal.Journal
 	status report.Status
 	reload report.Reload
@@ -31,11 +32,36 @@ type fake struct {
 }
 
 func newFake() *fake {
-	return &fake{names: control.Names{Devices: []string{"soft"}, Interfaces: []string{"ib0"}}, log: journal.New()}
+	return &fake{ifaces: []string{"ib0"}, log: journal.New()}
 }
 
-func (f *fake) Names() control.Names      { return f.names }
-func (f *fake) Journal() *journal.Journal { return f.log }
+// fakeDevice and fakeInterface record the orders that name them.
+type (
+	fakeDevice    struct{ f *fake }
+	fakeInterface struct {
+		f    *fake
+		name string
+	}
+)
+
+func (f *fake) Devices() []control.Device { return []control.Device{fakeDevice{f}} }
+
+func (f *fake) Interfaces() (all []control.Interface) {
+	for _, name := range f.ifaces {
+		all = append(all, fakeInterface{f, name})
+	}
+	return all
+}
+
+func (fakeDevice) Name() string                    { return "soft" }
+func (d fakeDevice) Reset(context.Context) error   { return d.f.take("reset", "soft") }
+func (d fakeDevice) Recover(context.Context) error { return d.f.take("recover", "soft") }
+
+func (i fakeInterface) Name() string { return i.name }
+
+func (i fakeInterface) Reset(_ context.Context, rung qprecovery.Rung) error {
+	return i.f.take("reset", i.name+" "+rung.String())
+}
 
 func (f *fake) Status() (s report.Status) {
 	f.change(func() { s = f.status })
@@ -52,21 +78,15 @@ func (f *fake) change(what func()) {
 
 func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
 
-func (f *fake) Reset(_ context.Context, q control.ResetRequest) error { return f.take("reset", q) }
-
-func (f *fake) Ping(_ context.Context, q control.PingRequest) (*control.PingReply, error) {
-	return f.echo(q), f.take("ping", q.Target)
-}
-
-func (f *fake) Recover(_ context.Context, q control.RecoverRequest) error {
-	return f.take("recover", q)
+func (i fakeInterface) Ping(_ context.Context, q control.PingRequest) (*control.PingReply, error) {
+	return i.f.echo(q), i.f.take("ping", q.Target)
 }
 
 func (f *fake) Suspend(context.Context) error { return f.take("suspend", "") }
 
-func (f *fake) Capture(_ context.Context, q capture.Request, out capture.Output) (capture.Summary, error) {
+func (i fakeInterface) Capture(_ context.Context, q capture.Request, out capture.Output) (capture.Summary, error) {
 	_, err := fmt.Fprintf(out, "file of %+v", q)
-	return capture.Summary{Packets: 3, Lost: 2}, errors.Join(err, f.take("capture", q))
+	return capture.Summary{Packets: 3, Lost: 2}, errors.Join(err, i.f.take("capture", q))
 }
 
 func (f *fake) Resume(context.Context) error { return f.take("resume", "") }
@@ -86,8 +106,6 @@ func (f *fake) Remove(_ context.Context, name string) (report.Reload, error) {
 	return f.reload, f.take("remove", name)
 }
 
-func (f *fake) HandOver(func() (*net.UnixConn, error)) error { return f.take("hand-over", nil) }
-
 func (f *fake) take(name string, q any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,10 +123,13 @@ func (f *fake) taken() []string {
 }
 
 // serve starts a server of a daemon that ends with stop, or with the test.
-func serve(t *testing.T, d control.Daemon) (path string, stop func()) {
+func serve(t *testing.T, f *fake) (path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "c.sock")
-	s, err := control.Listen(path, d)
+	s, err := control.Listen(path, control.Daemon{
+		Status: f.Status, Journal: f.log, Fleet: f, Config: f,
+		HandOver: func(func() (*net.UnixConn, error)) error { return f.take("hand-over", nil) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

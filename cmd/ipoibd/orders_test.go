@@ -21,11 +21,11 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 	f := newFake()
 	path, _ := serve(t, f)
 	for _, c := range []struct{ args, order, out string }{
-		{"reset qp", "reset {Scope:qp Interface:ib0 Device:}", "resetting the queue pair of ib0"},
-		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "rebuilding the completion queues and the queue pair of ib0"},
-		{"reset device", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
-		{"reset device --device soft", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
-		{"recover", "recover {Device:soft}", "retrying device soft"},
+		{"reset qp", "reset ib0 reset_qp", "resetting the queue pair of ib0"},
+		{"reset cq --interface ib0", "reset ib0 rebuild_cq", "rebuilding the completion queues and the queue pair of ib0"},
+		{"reset device", "reset soft", "resetting device soft"},
+		{"reset device --device soft", "reset soft", "resetting device soft"},
+		{"recover", "recover soft", "retrying device soft"},
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "opening all devices"},
 		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug armed on device soft"},
@@ -47,7 +47,7 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 
 func TestMistakesInOrders(t *testing.T) {
 	f := newFake()
-	f.names.Interfaces = []string{"ib0", "ib1"}
+	f.ifaces = []string{"ib0", "ib1"}
 	path, _ := serve(t, f)
 	for args, want := range map[string]string{
 		"reset":                        "specify what to reset: qp, cq or device",

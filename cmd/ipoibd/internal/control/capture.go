@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -24,9 +23,10 @@ const (
 // the daemon or the interface ends, or the client closes its half of the connection.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	var q capture.Request
+	var f Interface
 	err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), &q)
 	if err == nil {
-		q.Interface, err = pick("interface", q.Interface, s.daemon.Names().Interfaces)
+		f, err = pick("interface", &q.Interface, s.daemon.Fleet.Interfaces())
 	}
 	if err == nil {
 		if err = q.Check(); err != nil {
@@ -45,12 +45,8 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	out := captureOutput{w, http.NewResponseController(w)}
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	w.Header().Set("Trailer", trailerPackets+", "+trailerLost)
-	sum, err := s.daemon.Capture(r.Context(), q, out)
-	switch {
-	case errors.Is(err, ErrNotFound): // the interface was removed meanwhile
-		refuse(w, err)
-		return
-	case err != nil:
+	sum, err := f.Capture(r.Context(), q, out)
+	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone, or stalls
 	}
 	w.Header().Set(trailerPackets, strconv.FormatUint(sum.Packets, 10))

@@ -52,7 +52,7 @@ func TestSocketIsPrivateAndExclusive(t *testing.T) {
 	if st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600", st.Mode().Perm())
 	}
-	if _, err := Listen(path, newFake()); !errors.Is(err, ErrRunning) || !strings.HasSuffix(err.Error(), "socket: stop it, or choose another path with --control") {
+	if _, err := Listen(path, newFake().daemon()); !errors.Is(err, ErrRunning) || !strings.HasSuffix(err.Error(), "socket: stop it, or choose another path with --control") {
 		t.Errorf("second daemon: %v", err)
 	}
 }
@@ -65,7 +65,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	s, err := Listen(path, newFake())
+	s, err := Listen(path, newFake().daemon())
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
@@ -75,7 +75,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, newFake()); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := Listen(path, newFake().daemon()); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "mine" {
@@ -147,7 +147,7 @@ func TestGarbageIsSurvived(t *testing.T) {
 // Another user is refused, and so is one that the kernel does not name.
 func TestOtherUsersAreRefused(t *testing.T) {
 	f := newFake()
-	h := &Server{daemon: f}
+	h := &Server{daemon: f.daemon()}
 	for _, ctx := range []context.Context{
 		t.Context(),
 		withClient(t.Context(), &net.TCPConn{}), // without credentials
@@ -170,7 +170,7 @@ func TestListenErrorsSuggestControl(t *testing.T) {
 	// The kernel lets no one make a directory in /proc, as in a file system that is full or
 	// read-only.
 	for _, path := range []string{filepath.Join(file, "c.sock"), file, "/proc/ipoibd/c.sock"} {
-		s, err := Listen(path, newFake())
+		s, err := Listen(path, newFake().daemon())
 		if err == nil {
 			s.Close()
 		}

@@ -9,26 +9,53 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/qprecovery"
 )
 
-// Daemon carries out the requests of the control socket. Several goroutines may call its
-// methods at the same time. A method returns once the request has been accepted (Suspend,
-// Reload, Add and Remove: once it is complete), and at the latest when ctx ends. The names in a request,
-// except for the name of an interface to remove, are always among [Daemon.Names].
-type Daemon interface {
-	Names() Names
-	Status() report.Status
-	Journal() *journal.Journal
-	Fault(FaultRequest) error
-	Reset(context.Context, ResetRequest) error
-	// Ping returns nil if there is no answer before ctx ends.
-	Ping(context.Context, PingRequest) (*PingReply, error)
-	Recover(context.Context, RecoverRequest) error
+// Daemon is what the control socket shows and controls. Several goroutines may use all of it at the same time.
+type Daemon struct {
+	Status  func() report.Status
+	Journal *journal.Journal
+	Fleet   Fleet
+	Config  Config
+	// HandOver hands everything over to another process of the same user, over the connection that
+	// accept returns; see package handover. After an error before accept, nothing has happened. It
+	// logs how the rest has ended.
+	HandOver func(accept func() (*net.UnixConn, error)) error
+}
+
+// Fleet is the devices and interfaces, in the order of the configuration. Suspend and Resume return once all devices are
+// closed or open again, any other order of the fleet and its members once it has been accepted; each returns at the
+// latest when ctx ends.
+type Fleet interface {
+	Devices() []Device
+	Interfaces() []Interface
 	Suspend(context.Context) error
 	Resume(context.Context) error
-	// Capture writes a capture file of an interface until ctx ends or the capture does; see
-	// [capture.Run]. Its errors come from out.
+	// Fault injects a fault into the device of the request, or into one of the device's interfaces.
+	Fault(FaultRequest) error
+}
+
+// Device is a device that orders name.
+type Device interface {
+	Name() string
+	Reset(context.Context) error
+	Recover(context.Context) error
+}
+
+// Interface is an interface that orders name.
+type Interface interface {
+	Name() string
+	Reset(context.Context, qprecovery.Rung) error
+	// Ping returns nil if there is no answer before ctx ends.
+	Ping(context.Context, PingRequest) (*PingReply, error)
+	// Capture writes a capture file until ctx ends or the capture does; see [capture.Run]. Its errors come from out.
 	Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error)
+}
+
+// Config is the configuration in effect. Its methods return once they have done everything, and at the latest when ctx
+// ends.
+type Config interface {
 	// Reload applies the configuration file as it is now, and says what it has done. After an
 	// error, nothing has changed; config.Mistakes are mistakes in the file.
 	Reload(context.Context) (report.Reload, error)
@@ -38,14 +65,7 @@ type Daemon interface {
 	// under way, or returns ErrNotFound. Their results and other errors are as for Reload.
 	Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error)
 	Remove(ctx context.Context, name string) (report.Reload, error)
-	// HandOver hands everything over to another process of the same user, over the connection that
-	// accept returns; see package handover. After an error before accept, nothing has happened. It
-	// logs how the rest has ended.
-	HandOver(accept func() (*net.UnixConn, error)) error
 }
-
-// Names are the configured names.
-type Names struct{ Devices, Interfaces []string }
 
 // Refusals, with the HTTP statuses of their answers. Any other error means that the request
 // conflicts with the current state, and is a 409.

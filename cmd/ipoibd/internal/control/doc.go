@@ -33,7 +33,7 @@
 //
 // # Adding a view of the state
 //
-// Every GET reads the same plain data ([Daemon.Status]) and never waits for the goroutine that
+// Every GET reads the same plain data (the field Status of [Daemon]) and never waits for the goroutine that
 // owns a device or an interface.
 //
 // # End

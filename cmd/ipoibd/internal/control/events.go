@@ -26,7 +26,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	log := s.daemon.Journal()
+	log := s.daemon.Journal
 	if !follow {
 		_ = sendEntries(w, log.Since(since)) // the client is gone
 		return

@@ -17,6 +17,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/qprecovery"
 )
 
 // limit bounds every wait in real time. It is ten times the usual duration.
@@ -24,7 +25,8 @@ const limit = 10 * time.Second
 
 // fake is a daemon with one device and one interface that records its orders.
 type fake struct {
-	names  Names
+	devices, ifaces []string
+
 	log    *journal.Journal
 	reload report.Reload
 	work   func(ctx context.Context) error // carries out an order, unless it is nil
@@ -39,22 +41,54 @@ type fake struct {
 }
 
 func newFake() *fake {
-	return &fake{names: Names{Devices: []string{"soft"}, Interfaces: []string{"ib0"}}, log: journal.New()}
+	return &fake{devices: []string{"soft"}, ifaces: []string{"ib0"}, log: journal.New()}
 }
 
-func (f *fake) Names() Names              { return f.names }
-func (*fake) Status() report.Status       { return sample() }
-func (f *fake) Journal() *journal.Journal { return f.log }
+func (f *fake) daemon() Daemon {
+	return Daemon{Status: sample, Journal: f.log, Fleet: f, Config: f, HandOver: f.HandOver}
+}
+
+// fakeDevice and fakeInterface record the orders that name them.
+type (
+	fakeDevice struct {
+		f    *fake
+		name string
+	}
+	fakeInterface struct {
+		f    *fake
+		name string
+	}
+)
+
+func (f *fake) Devices() (all []Device) {
+	for _, name := range f.devices {
+		all = append(all, fakeDevice{f, name})
+	}
+	return all
+}
+
+func (f *fake) Interfaces() (all []Interface) {
+	for _, name := range f.ifaces {
+		all = append(all, fakeInterface{f, name})
+	}
+	return all
+}
+
+func (d fakeDevice) Name() string                      { return d.name }
+func (d fakeDevice) Reset(ctx context.Context) error   { return d.f.take(ctx, "reset", d.name) }
+func (d fakeDevice) Recover(ctx context.Context) error { return d.f.take(ctx, "recover", d.name) }
+
+func (i fakeInterface) Name() string { return i.name }
+
+func (i fakeInterface) Reset(ctx context.Context, rung qprecovery.Rung) error {
+	return i.f.take(ctx, "reset", i.name+" "+rung.String())
+}
+
+func (i fakeInterface) Ping(ctx context.Context, q PingRequest) (*PingReply, error) {
+	return nil, i.f.take(ctx, "ping", q)
+}
 
 func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(), "fault", q) }
-
-func (f *fake) Reset(ctx context.Context, q ResetRequest) error { return f.take(ctx, "reset", q) }
-
-func (f *fake) Ping(ctx context.Context, q PingRequest) (*PingReply, error) {
-	return nil, f.take(ctx, "ping", q)
-}
-
-func (f *fake) Recover(ctx context.Context, q RecoverRequest) error { return f.take(ctx, "recover", q) }
 
 func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", SuspendRequest{}) }
 
@@ -62,7 +96,8 @@ func (f *fake) Resume(ctx context.Context) error { return f.take(ctx, "resume", 
 
 // Capture writes blocks until ctx ends, and then a last one. The packets and their number are
 // made up.
-func (f *fake) Capture(ctx context.Context, _ capture.Request, out capture.Output) (capture.Summary, error) {
+func (i fakeInterface) Capture(ctx context.Context, _ capture.Request, out capture.Output) (capture.Summary, error) {
+	f := i.f
 	f.captures.Add(1)
 	defer f.captures.Add(-1)
 	for ctx.Err() == nil {
@@ -137,10 +172,10 @@ func (f *fake) taken() []string {
 
 // serve starts a server of a daemon that ends with the test, and checks that it leaves nothing
 // behind.
-func serve(t *testing.T, d Daemon) (path string) {
+func serve(t *testing.T, f *fake) (path string) {
 	t.Helper()
 	goroutines := runtime.NumGoroutine()
-	path, stop := start(t, d)
+	path, stop := start(t, f)
 	t.Cleanup(func() {
 		stop()
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -152,10 +187,10 @@ func serve(t *testing.T, d Daemon) (path string) {
 }
 
 // start starts a server of a daemon. Stop ends it and waits for that; further calls do nothing.
-func start(t *testing.T, d Daemon) (path string, stop func()) {
+func start(t *testing.T, f *fake) (path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "sub", "c.sock")
-	s, err := Listen(path, d)
+	s, err := Listen(path, f.daemon())
 	if err != nil {
 		t.Fatal(err)
 	}

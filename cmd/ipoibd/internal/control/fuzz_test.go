@@ -19,15 +19,16 @@ func FuzzRequests(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	names := Names{Devices: []string{"a"}, Interfaces: []string{"ib0", "ib1"}}
+	d := newFake()
+	d.devices, d.ifaces = []string{"a"}, []string{"ib0", "ib1"}
 	f.Fuzz(func(t *testing.T, body string) {
 		for _, newRequest := range requests {
 			ok := true
-			switch q := accept(t, body, names, newRequest).(type) {
+			switch q := accept(t, body, d.daemon(), newRequest).(type) {
 			case *FaultRequest:
 				ok = q.Device == "a" && slices.ContainsFunc(FaultKinds(), func(k FaultKind) bool { return k.Name == q.Kind })
 			case *ResetRequest:
-				ok = (q.Device == "a") != slices.Contains(names.Interfaces, q.Interface)
+				ok = (q.Device == "a") != slices.Contains(d.ifaces, q.Interface)
 			case *RecoverRequest:
 				ok = q.Device == "a"
 			}
@@ -38,13 +39,13 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// accept decodes and resolves as the server does. It returns nil if the request is refused.
+// accept decodes and checks as the server does. It returns nil if the request is refused.
 // An accepted request stays the same when it is sent again.
-func accept(t *testing.T, body string, names Names, newRequest func() Request) Request {
+func accept(t *testing.T, body string, d Daemon, newRequest func() Request) Request {
 	q, again := newRequest(), newRequest()
 	err := decodeRequest(strings.NewReader(body), q)
 	if err == nil {
-		err = q.resolve(names)
+		_, err = q.order(d)
 	}
 	if err != nil {
 		if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrNotFound) {
@@ -59,7 +60,7 @@ func accept(t *testing.T, body string, names Names, newRequest func() Request) R
 	if err := decodeRequest(strings.NewReader(string(text)), again); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	if err := again.resolve(names); err != nil || !reflect.DeepEqual(again, q) {
+	if _, err := again.order(d); err != nil || !reflect.DeepEqual(again, q) {
 		t.Errorf("%+v becomes %+v, %v", q, again, err)
 	}
 	return q

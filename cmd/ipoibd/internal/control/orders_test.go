@@ -34,10 +34,10 @@ func TestOrdersReachTheDaemon(t *testing.T) {
 			"fault {Kind:replug After:0 Count:0 Verb: Device:soft}",
 			&FaultRequest{Kind: FaultReplug, Device: "soft"}, &FaultRequest{Kind: FaultReplug, Device: "soft"},
 		},
-		{"reset {Scope:qp Interface:ib0 Device:}", &ResetRequest{Scope: ScopeQP}, &ResetRequest{Scope: ScopeQP, Interface: "ib0"}},
-		{"reset {Scope:cq Interface:ib0 Device:}", &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}, &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}},
-		{"reset {Scope:device Interface: Device:soft}", &ResetRequest{Scope: ScopeDevice}, &ResetRequest{Scope: ScopeDevice, Device: "soft"}},
-		{"recover {Device:soft}", &RecoverRequest{}, &RecoverRequest{Device: "soft"}},
+		{"reset ib0 reset_qp", &ResetRequest{Scope: ScopeQP}, &ResetRequest{Scope: ScopeQP, Interface: "ib0"}},
+		{"reset ib0 rebuild_cq", &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}, &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}},
+		{"reset soft", &ResetRequest{Scope: ScopeDevice}, &ResetRequest{Scope: ScopeDevice, Device: "soft"}},
+		{"recover soft", &RecoverRequest{}, &RecoverRequest{Device: "soft"}},
 		{"suspend {}", &SuspendRequest{}, &SuspendRequest{}},
 		{"resume {}", &ResumeRequest{}, &ResumeRequest{}},
 	} {
@@ -186,7 +186,7 @@ func TestRefusalsOfRequests(t *testing.T) {
 
 func TestSeveralHaveToBeNamed(t *testing.T) {
 	f := newFake()
-	f.names = Names{Devices: []string{"a", "b"}, Interfaces: []string{}}
+	f.devices, f.ifaces = []string{"a", "b"}, nil
 	path := serve(t, f)
 	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "choose one with --device: a, b") {
 		t.Errorf("%d %q", code, text)

@@ -31,22 +31,20 @@ type PingReply struct {
 
 func (*PingRequest) url() string { return "/v1/ping" }
 
-func (q *PingRequest) resolve(n Names) (err error) {
+func (q *PingRequest) order(d Daemon) (order, error) {
 	q.Reply = nil
 	if q.Timeout <= 0 || q.Timeout > journal.Seconds(MaxPingTimeout) {
-		return fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s",
+		return nil, fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s",
 			ErrInvalid, q.Timeout, MaxPingTimeout)
 	}
-	q.Interface, err = pick("interface", q.Interface, n.Interfaces)
-	return err
-}
-
-func (q *PingRequest) carryOut(ctx context.Context, d Daemon) (err error) {
-	limited, cancel := context.WithTimeout(ctx, time.Duration(q.Timeout))
-	defer cancel()
-	q.Reply, err = d.Ping(limited, *q)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the interface hangs
-		err = nil
-	}
-	return err
+	f, err := pick("interface", &q.Interface, d.Fleet.Interfaces())
+	return func(ctx context.Context) (err error) {
+		limited, cancel := context.WithTimeout(ctx, time.Duration(q.Timeout))
+		defer cancel()
+		q.Reply, err = f.Ping(limited, *q)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the interface hangs
+			err = nil
+		}
+		return err
+	}, err
 }

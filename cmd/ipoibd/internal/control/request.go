@@ -10,16 +10,19 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
 )
 
 // Request is the body of a POST. A daemon answers with the request itself, with omitted names, or
 // what was done, filled in.
 type Request interface {
 	url() string
-	// resolve checks the request and fills in omitted names. Errors: ErrInvalid, ErrNotFound.
-	resolve(Names) error
-	carryOut(context.Context, Daemon) error
+	// order checks the request, fills in omitted names, and returns what carries it out. Errors: ErrInvalid, ErrNotFound.
+	order(Daemon) (order, error)
 }
+
+// order carries out a request.
+type order func(context.Context) error
 
 // requests has a function for each kind of request that returns an empty one.
 var requests = []func() Request{
@@ -43,23 +46,22 @@ type FaultRequest struct {
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 
-func (*FaultRequest) url() string                                  { return "/v1/fault" }
-func (q *FaultRequest) carryOut(_ context.Context, d Daemon) error { return d.Fault(*q) }
+func (*FaultRequest) url() string { return "/v1/fault" }
 
-func (q *FaultRequest) resolve(n Names) (err error) {
+func (q *FaultRequest) order(d Daemon) (order, error) {
 	kinds := FaultKinds()
 	i := slices.IndexFunc(kinds, func(k FaultKind) bool { return k.Name == q.Kind })
 	ofDevice, unknown := faults.ParseKind(q.Kind)
 	switch {
 	case i < 0:
-		return fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' lists them", ErrInvalid, q.Kind)
+		return nil, fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' lists them", ErrInvalid, q.Kind)
 	case kinds[i].Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
-		return fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
+		return nil, fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
 	case q.Verb != "" && (unknown != nil || !ofDevice.OfVerb()):
-		return fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
+		return nil, fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
 	}
-	q.Device, err = pick("device", q.Device, n.Devices)
-	return err
+	_, err := pick("device", &q.Device, d.Fleet.Devices())
+	return func(context.Context) error { return d.Fleet.Fault(*q) }, err
 }
 
 // Scopes of a reset.
@@ -76,26 +78,27 @@ type ResetRequest struct {
 	Device    string `json:"device,omitempty"`    // for device; empty: the only one
 }
 
-func (*ResetRequest) url() string                                    { return "/v1/reset" }
-func (q *ResetRequest) carryOut(ctx context.Context, d Daemon) error { return d.Reset(ctx, *q) }
+func (*ResetRequest) url() string { return "/v1/reset" }
 
-func (q *ResetRequest) resolve(n Names) (err error) {
+func (q *ResetRequest) order(d Daemon) (order, error) {
+	rungs := map[string]qprecovery.Rung{ScopeQP: qprecovery.RungResetQP, ScopeCQ: qprecovery.RungRebuildCQ}
 	switch q.Scope {
 	case ScopeQP, ScopeCQ:
 		if q.Device != "" {
-			return fmt.Errorf("%w: reset %s takes an interface, not a device", ErrInvalid, q.Scope)
+			return nil, fmt.Errorf("%w: reset %s takes an interface, not a device", ErrInvalid, q.Scope)
 		}
-		q.Interface, err = pick("interface", q.Interface, n.Interfaces)
+		f, err := pick("interface", &q.Interface, d.Fleet.Interfaces())
+		return func(ctx context.Context) error { return f.Reset(ctx, rungs[q.Scope]) }, err
 	case ScopeDevice:
 		if q.Interface != "" {
-			return fmt.Errorf("%w: reset device takes no interface; it affects all interfaces of the device",
+			return nil, fmt.Errorf("%w: reset device takes no interface; it affects all interfaces of the device",
 				ErrInvalid)
 		}
-		q.Device, err = pick("device", q.Device, n.Devices)
-	default:
-		err = fmt.Errorf("%w: unknown scope %q; use %s, %s or %s", ErrInvalid, q.Scope, ScopeQP, ScopeCQ, ScopeDevice)
+		dev, err := pick("device", &q.Device, d.Fleet.Devices())
+		return func(ctx context.Context) error { return dev.Reset(ctx) }, err
 	}
-	return err
+	return nil, fmt.Errorf("%w: unknown scope %q; use %s, %s or %s",
+		ErrInvalid, q.Scope, ScopeQP, ScopeCQ, ScopeDevice)
 }
 
 // RecoverRequest retries a device that was given up.
@@ -103,44 +106,39 @@ type RecoverRequest struct {
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 
-func (*RecoverRequest) url() string                                    { return "/v1/recover" }
-func (q *RecoverRequest) carryOut(ctx context.Context, d Daemon) error { return d.Recover(ctx, *q) }
+func (*RecoverRequest) url() string { return "/v1/recover" }
 
-func (q *RecoverRequest) resolve(n Names) (err error) {
-	q.Device, err = pick("device", q.Device, n.Devices)
-	return err
+func (q *RecoverRequest) order(d Daemon) (order, error) {
+	dev, err := pick("device", &q.Device, d.Fleet.Devices())
+	return func(ctx context.Context) error { return dev.Recover(ctx) }, err
 }
 
 // SuspendRequest closes all devices. The answer comes when all interfaces have released their
 // devices and these are closed.
 type SuspendRequest struct{}
 
-func (*SuspendRequest) url() string                                  { return "/v1/suspend" }
-func (*SuspendRequest) resolve(Names) error                          { return nil }
-func (*SuspendRequest) carryOut(ctx context.Context, d Daemon) error { return d.Suspend(ctx) }
+func (*SuspendRequest) url() string                   { return "/v1/suspend" }
+func (*SuspendRequest) order(d Daemon) (order, error) { return d.Fleet.Suspend, nil }
 
 // ResumeRequest opens all devices again.
 type ResumeRequest struct{}
 
-func (*ResumeRequest) url() string                                  { return "/v1/resume" }
-func (*ResumeRequest) resolve(Names) error                          { return nil }
-func (*ResumeRequest) carryOut(ctx context.Context, d Daemon) error { return d.Resume(ctx) }
+func (*ResumeRequest) url() string                   { return "/v1/resume" }
+func (*ResumeRequest) order(d Daemon) (order, error) { return d.Fleet.Resume, nil }
 
 // ReloadRequest applies the configuration file. The answer has what was done.
 type ReloadRequest struct{ report.Reload }
 
 func (*ReloadRequest) url() string { return "/v1/reload" }
 
-func (q *ReloadRequest) resolve(Names) error {
+func (q *ReloadRequest) order(d Daemon) (order, error) {
 	if len(q.Devices)+len(q.Interfaces) > 0 {
-		return fmt.Errorf("%w: reload takes no devices or interfaces; it reads the configuration file", ErrInvalid)
+		return nil, fmt.Errorf("%w: reload takes no devices or interfaces; it reads the configuration file", ErrInvalid)
 	}
-	return nil
-}
-
-func (q *ReloadRequest) carryOut(ctx context.Context, d Daemon) (err error) {
-	q.Reload, err = d.Reload(ctx)
-	return err
+	return func(ctx context.Context) (err error) {
+		q.Reload, err = d.Config.Reload(ctx)
+		return err
+	}, nil
 }
 
 // AddRequest adds an interface at run time, or replaces one that was added so. Its body is a JSON
@@ -155,20 +153,18 @@ type AddRequest struct {
 
 func (*AddRequest) url() string { return "/v1/interfaces" }
 
-func (q *AddRequest) resolve(Names) (err error) {
+func (q *AddRequest) order(d Daemon) (_ order, err error) {
 	if len(q.RawMessage) == 0 {
-		return fmt.Errorf("%w: the request is empty; send a JSON object with the fields of the interface", ErrInvalid)
+		return nil, fmt.Errorf("%w: the request is empty; send a JSON object with the fields of the interface", ErrInvalid)
 	}
 	q.RawMessage, err = json.Marshal(q.RawMessage) // without white space
-	return err
-}
-
-func (q *AddRequest) carryOut(ctx context.Context, d Daemon) error {
-	done, err := d.Add(ctx, q.RawMessage, q.Namespace)
-	if err == nil {
-		q.RawMessage, err = json.Marshal(done)
-	}
-	return err
+	return func(ctx context.Context) error {
+		done, err := d.Config.Add(ctx, q.RawMessage, q.Namespace)
+		if err == nil {
+			q.RawMessage, err = json.Marshal(done)
+		}
+		return err
+	}, err
 }
 
 // RemoveRequest removes an interface that was added at run time, and deletes it. The answer has what
@@ -180,34 +176,37 @@ type RemoveRequest struct {
 
 func (*RemoveRequest) url() string { return "/v1/interfaces/remove" }
 
-// resolve leaves it to the daemon to find the interface, which may be being added.
-func (q *RemoveRequest) resolve(Names) error {
+// order leaves it to the daemon to find the interface, which may be being added.
+func (q *RemoveRequest) order(d Daemon) (order, error) {
 	switch {
 	case q.Interface == "":
-		return fmt.Errorf("%w: name the interface to remove", ErrInvalid)
+		return nil, fmt.Errorf("%w: name the interface to remove", ErrInvalid)
 	case len(q.Devices)+len(q.Interfaces) > 0:
-		return fmt.Errorf("%w: remove takes the name of one interface", ErrInvalid)
+		return nil, fmt.Errorf("%w: remove takes the name of one interface", ErrInvalid)
 	}
-	return nil
+	return func(ctx context.Context) (err error) {
+		q.Reload, err = d.Config.Remove(ctx, q.Interface)
+		return err
+	}, nil
 }
 
-func (q *RemoveRequest) carryOut(ctx context.Context, d Daemon) (err error) {
-	q.Reload, err = d.Remove(ctx, q.Interface)
-	return err
-}
-
-// pick returns the name if it exists, or the only name if none is given.
-func pick(what, name string, have []string) (string, error) {
+// pick returns the device or interface of a name. If none is given, it returns the only one, and fills in its name.
+func pick[T interface{ Name() string }](what string, name *string, have []T) (one T, err error) {
+	var names []string
+	for _, one := range have {
+		if names = append(names, one.Name()); *name == one.Name() {
+			return one, nil
+		}
+	}
 	switch {
-	case name != "" && slices.Contains(have, name):
-		return name, nil
-	case name != "":
-		return "", fmt.Errorf("%w: no %s %q", ErrNotFound, what, name)
-	case len(have) == 1:
-		return have[0], nil
+	case *name != "":
+		return one, fmt.Errorf("%w: no %s %q", ErrNotFound, what, *name)
 	case len(have) == 0:
-		return "", fmt.Errorf("%w: there is no %s", ErrNotFound, what)
+		return one, fmt.Errorf("%w: there is no %s", ErrNotFound, what)
+	case len(have) > 1:
+		return one, fmt.Errorf("%[1]w: there are several %[2]ss; choose one with --%[2]s: %[3]s",
+			ErrInvalid, what, strings.Join(names, ", "))
 	}
-	return "", fmt.Errorf("%[1]w: there are several %[2]ss; choose one with --%[2]s: %[3]s",
-		ErrInvalid, what, strings.Join(have, ", "))
+	*name = names[0]
+	return have[0], nil
 }

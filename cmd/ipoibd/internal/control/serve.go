@@ -54,9 +54,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // order reads a request into q and carries it out, unless too many are in progress.
 func (s *Server) order(w http.ResponseWriter, r *http.Request, q Request) {
+	var carryOut order
 	err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), q)
 	if err == nil {
-		err = q.resolve(s.daemon.Names())
+		carryOut, err = q.order(s.daemon)
 	}
 	if err == nil {
 		err = admit(s.orders, "orders")
@@ -71,7 +72,7 @@ func (s *Server) order(w http.ResponseWriter, r *http.Request, q Request) {
 		add.Namespace = descriptorOf(r)
 		defer add.Namespace.Close()
 	}
-	if err := q.carryOut(r.Context(), s.daemon); err != nil {
+	if err := carryOut(r.Context()); err != nil {
 		refuse(w, err)
 		return
 	}

@@ -54,7 +54,7 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f := newFake()
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		s, err := newServer(p, f)
+		s, err := newServer(p, f.daemon())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatalf("old connection %d: %v", i, err)
 		}
 	}
-	f.Journal().Add(journal.Entry{Text: "still there"})
+	f.log.Add(journal.Entry{Text: "still there"})
 	if err := follower.SetReadDeadline(time.Now().Add(readTimeout)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@
 //
 //	file      | what
 //	daemon.go | start and stop
-//	orders.go | the orders of the control socket
 //	give.go   | hands everything over to another process
 //	take.go   | takes everything over from another process
 //
@@ -78,17 +77,16 @@ type Options struct {
 
 // daemon is a running daemon.
 type daemon struct {
-	*current.Current
-	fleet     *fleet.Fleet
 	opts      Options
 	started   time.Time
+	fleet     *fleet.Fleet
+	current   *current.Current
 	control   *control.Server
 	metrics   *metrics.Server // nil: not over TCP
 	journal   *journal.Journal
-	resting   atomic.Bool      // suspended by the operator
 	inhibitor *power.Inhibitor // of the system's sleep
 	given     atomic.Bool      // another process continues everything
-	lastGive  failedGive       // guarded by the lock of Current
+	lastGive  failedGive       // guarded by the lock of current
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
@@ -102,10 +100,29 @@ func newDaemon(ctx context.Context, opts Options) *daemon {
 		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs,
 		Journal: d.journal, Log: opts.Log, Lost: d.end,
 	})
-	d.Current = current.New(d.running, current.Options{
+	d.current = current.New(d.running, current.Options{
 		Fleet: d.fleet, Load: opts.Load, Admit: opts.Admit, Forget: opts.Remove, Journal: d.journal, Log: opts.Log,
 	})
 	return d
+}
+
+// controlled returns what the control socket shows and controls.
+func (d *daemon) controlled() control.Daemon {
+	return control.Daemon{
+		Status: d.status, Journal: d.journal, Fleet: d.fleet, Config: d.current, HandOver: d.handOver,
+	}
+}
+
+// status assembles what devices and interfaces have published.
+func (d *daemon) status() report.Status {
+	s := report.Status{
+		SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(),
+		Started: d.started, Sandbox: d.opts.Sandbox,
+	}
+	u := process.ReadUsage()
+	s.Goroutines, s.FDs, s.HeapBytes = u.Goroutines, u.FDs, u.HeapBytes
+	s.Devices, s.Interfaces = d.fleet.Report(s.Time)
+	return s
 }
 
 // Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
@@ -120,15 +137,15 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 			return d.serve(ctx, cfg.Control)
 		}
 	}
-	if d.control, err = control.Listen(cfg.Control, d); err != nil {
+	if d.control, err = control.Listen(cfg.Control, d.controlled()); err != nil {
 		return err
 	}
 	if cfg.MetricsListen != "" {
-		if d.metrics, err = metrics.Listen(cfg.MetricsListen, d.Status); err != nil {
-			return errors.Join(err, d.control.Close())
+		if d.metrics, err = metrics.Listen(cfg.MetricsListen, d.status); err != nil {
+			return errors.Join(err, d.closeServers())
 		}
 	}
-	err = d.Start(cfg, func() {
+	err = d.current.Start(cfg, func() {
 		d.lockMemory(cfg) // not before, so that a mistake is reported at once and alone
 		if err := d.journal.Load(historyOf(cfg.Control)); err != nil {
 			d.opts.Log.Warn("cannot read the events of the previous daemon", "err", err)
@@ -140,7 +157,7 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) (err error) {
 	if err != nil {
 		return errors.Join(err, d.closeServers())
 	}
-	d.TakeBack()
+	d.current.TakeBack()
 	return d.serve(ctx, cfg.Control)
 }
 
@@ -171,7 +188,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 	stopped := make(chan struct{})
 	others.Go(func() {
 		stop := func(context.Context) error { d.end(nil); <-stopped; return nil }
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: stop}, d.inhibitor, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.fleet.Sleep, Resume: d.fleet.Wake, Stop: stop}, d.inhibitor, d.opts.Log)
 	})
 	history, unkept := d.journal.Create(historyOf(control))
 	others.Go(func() {
@@ -182,7 +199,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 			d.opts.Log.Warn("events are not written to a file, so a crash would lose them", "err", unkept)
 		}
 	})
-	others.Go(func() { d.Current.Run(d.opts.Hangup) })
+	others.Go(func() { d.current.Run(d.opts.Hangup) })
 	defer others.Wait()
 	defer stopPower()
 	defer close(stopped)
@@ -201,8 +218,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 			Started: d.control.Answers, Alive: d.fleet.Answers, Status: d.fleet.Summary, Left: d.given.Load, Log: d.opts.Log,
 		})
 	})
-	_, ifaces := d.fleet.Lists()
-	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(ifaces))
+	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.fleet.Interfaces()))
 	<-d.running.Done()
 	err := context.Cause(d.running)
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
@@ -214,7 +230,10 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 	d.opts.Log.Info("stopping")
 
 	done := make(chan error, 1)
-	go func() { done <- d.stop() }()
+	go func() { // interfaces and then devices, after a change under way
+		d.current.Hold()
+		done <- d.fleet.Stop(d.given.Load())
+	}()
 	select {
 	case e := <-done:
 		err = errors.Join(err, e)
@@ -235,11 +254,8 @@ func (d *daemon) closeServers() (err error) {
 	if d.metrics != nil {
 		err = d.metrics.Close()
 	}
-	return errors.Join(err, d.control.Close())
-}
-
-// stop stops interfaces and then devices, after a change under way, and prevents further changes.
-func (d *daemon) stop() error {
-	d.Hold()
-	return d.fleet.Stop(d.given.Load())
+	if d.control != nil {
+		err = errors.Join(err, d.control.Close())
+	}
+	return err
 }

@@ -37,9 +37,9 @@ type handed struct {
 	Left      map[string]json.RawMessage `json:"left"` // saved interfaces that do not run: see current.Current.TakeBack
 }
 
-// HandOver implements control.Daemon.
-func (d *daemon) HandOver(accept func() (*net.UnixConn, error)) error {
-	release, err := d.TryHold()
+// handOver hands everything over to another process, which ends this one: see [control.Daemon].
+func (d *daemon) handOver(accept func() (*net.UnixConn, error)) error {
+	release, err := d.current.TryHold()
 	if err != nil {
 		return err
 	}
@@ -146,13 +146,13 @@ func (d *daemon) resumeServers() {
 
 // export puts everything that was parked into a capsule.
 func (d *daemon) export(p *fleet.Parked, w *capsule.Writer) error {
-	h := handed{Suspended: d.resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.Export()}
-	h.Config, h.Left = d.Works()
+	h := handed{Suspended: d.fleet.Resting.Load(), Journal: d.journal.Since(0), Systemd: systemd.Export()}
+	h.Config, h.Left = d.current.Works()
 	w.Put("daemon", h)
 	d.control.Export(w)
 	if d.metrics != nil {
 		d.metrics.Export(w)
 	}
 	d.inhibitor.Export(w)
-	return d.fleet.Export(p, w)
+	return p.Export(w)
 }

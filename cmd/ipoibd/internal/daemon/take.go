@@ -16,11 +16,6 @@ import (
 	"ipoibd/link/kernel/capsule"
 )
 
-// serveLimit bounds how long the control socket and the metrics are not served after a hand-over,
-// because the interfaces that were up are not up again yet. It takes milliseconds. Meanwhile, clients
-// wait to be accepted.
-const serveLimit = time.Second
-
 // goneTries and gonePause bound the attempts to take over from a daemon that ends just then.
 const (
 	goneTries = 5
@@ -110,15 +105,15 @@ func (d *daemon) inherit(r *capsule.Reader, own *config.Config) (x *inheritance,
 	if err != nil {
 		return x, fmt.Errorf("the state of the running daemon: %w", err)
 	}
-	if x.control, err = control.Import(own.Control, r, d); err != nil {
+	if x.control, err = control.Import(own.Control, r, d.controlled()); err != nil {
 		return x, err
 	}
 	switch own.MetricsListen {
 	case "":
 	case h.Config.MetricsListen:
-		x.metrics, err = metrics.Import(r, d.Status)
+		x.metrics, err = metrics.Import(r, d.status)
 	default:
-		x.metrics, err = metrics.Listen(own.MetricsListen, d.Status)
+		x.metrics, err = metrics.Listen(own.MetricsListen, d.status)
 	}
 	if err != nil {
 		return x, err
@@ -151,18 +146,14 @@ func (d *daemon) begins(x *inheritance, own *config.Config) {
 	d.control, d.metrics, d.inhibitor = x.control, x.metrics, x.inhibitor
 	d.control.Own()
 	d.journal.Restore(x.handed.Journal)
-	d.resting.Store(x.handed.Suspended)
-	d.Continue(&x.handed.Config, x.handed.Left, x.made, own)
+	d.fleet.Resting.Store(x.handed.Suspended)
+	d.current.Continue(&x.handed.Config, x.handed.Left, x.made, own)
 	if err := x.handed.Systemd.Import(); err != nil {
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service",
 			"err", err)
 	}
-	began := time.Now()
-	for !x.made.Up() && time.Since(began) < serveLimit && d.running.Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	x.made.Settled()
-	d.opts.Log.Info("taken over", "interfaces", len(x.handed.Config.Interfaces), "up_after", time.Since(began))
+	took := x.made.Settle(d.running)
+	d.opts.Log.Info("taken over", "interfaces", len(x.handed.Config.Interfaces), "up_after", took)
 	text := fmt.Sprintf("taken over, now version %s", d.opts.Version)
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: text})
 }

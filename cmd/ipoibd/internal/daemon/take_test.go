@@ -84,14 +84,14 @@ func TestTakeOverIsRefused(t *testing.T) {
 	r.waitState(0, "up")
 	d := newDaemon(t.Context(), options())
 	defer d.end(nil)
-	release, err := d.TryHold()
+	release, err := d.current.TryHold()
 	must(t, err)
-	if err := d.HandOver(nil); !errors.Is(err, control.ErrUnavailable) {
+	if err := d.handOver(nil); !errors.Is(err, control.ErrUnavailable) {
 		t.Errorf("a hand-over during a reload: %v", err)
 	}
 	release()
 	d.end(errors.New("stopping"))
-	if err := d.HandOver(nil); !errors.Is(err, control.ErrUnavailable) {
+	if err := d.handOver(nil); !errors.Is(err, control.ErrUnavailable) {
 		t.Errorf("a hand-over during a stop: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ type Made struct {
 // Discard undoes what was made. Only interfaces that existed before remain.
 func (m Made) Discard() (err error) {
 	for _, i := range m.ifaces {
-		err = errors.Join(err, i.release(i.Adopted()))
+		err = errors.Join(err, i.release(i.iface.Adopted()))
 	}
 	for _, d := range m.devices {
 		err = errors.Join(err, d.Slot.Close())
@@ -55,7 +55,7 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		}
 		// What this daemon has open itself cannot be probed.
 		probe := !slices.ContainsFunc(was.Devices, func(c config.Device) bool { return c.Claims(&s.Is) })
-		d, err := f.newDevice(ctx, s.Is, is.Interfaces, probe)
+		d, err := f.make.device(ctx, s.Is, is.Interfaces, probe)
 		if err != nil {
 			return m, fmt.Errorf("device %s: %w", s.Name, err)
 		}
@@ -67,13 +67,13 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		}
 		switch s.Change {
 		case config.Added:
-			i, err := f.newInterface(s.Is, m.on(f, s.Is), m.in)
+			i, err := f.make.iface(s.Is, m.on(f, s.Is), m.in)
 			if err != nil {
 				return m, fmt.Errorf("interface %s: %w", s.Name, err)
 			}
 			m.ifaces[s.Name] = i
 		case config.Rebuilt:
-			if s.Was.Lanes != s.Is.Lanes && f.Interface(s.Name).Elsewhere() {
+			if s.Was.Lanes != s.Is.Lanes && f.Interface(s.Name).iface.Elsewhere() {
 				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is "+
 					"in another network namespace; move it back, or keep the number", s.Name)
 			}
@@ -128,7 +128,7 @@ func (f *Fleet) delete(i *Interface) error {
 	if failed {
 		return nil
 	}
-	return i.Delete()
+	return i.iface.Delete()
 }
 
 // endDevices ends the devices that go.
@@ -214,11 +214,11 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 			fresh = append(fresh, i)
 		case config.Rebuilt:
 			if errs[s.Name] != nil { // it lingers
-				f.leave(i.run, i.Close)
+				f.leave(i.run, i.iface.Close)
 				lost = append(lost, i)
 				break
 			}
-			next, err := f.rebuild(i, s, f.Device(s.Is.Device), m.in)
+			next, err := f.make.rebuild(i, s, f.Device(s.Is.Device), m.in)
 			if err != nil {
 				errs[s.Name] = err
 				lost = append(lost, i)
@@ -254,7 +254,7 @@ func (f *Fleet) changeInterfaces(ctx context.Context, steps []config.Step[config
 	for n, s := range steps {
 		if s.Change == config.Changed {
 			i := f.Interface(s.Name)
-			all.Go(func() { results[n] = i.Change(ctx, s.Is) })
+			all.Go(func() { results[n] = i.iface.Change(ctx, s.Is) })
 		}
 	}
 	all.Wait()

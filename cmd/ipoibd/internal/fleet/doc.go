@@ -1,5 +1,5 @@
 // Package fleet holds the devices and interfaces of a daemon: it makes them from a configuration, runs them, changes
-// them, parks them for another process, and stops them in order.
+// them, carries out orders (orders.go), parks them for another process, and stops them in order.
 //
 // # Change of the configuration
 //
@@ -13,7 +13,7 @@
 // # Hand-over
 //
 // Settle waits until no interface and no device is on its way to another state. Park stops interfaces, then devices, so
-// that all wait with nothing in flight, and pauses the receiving of HCAs. State returns what another process needs to
-// continue, which Inherit and Commit do there. Then Leave ends this process's share without an effect on what the other
-// one continues. If the other process fails, Resume continues here.
+// that all wait with nothing in flight, and pauses the receiving of HCAs. Export puts what another process needs to
+// continue into a capsule; Import and Commit continue there. Then Leave ends this process's share without an effect on
+// what the other one continues. If the other process fails, Resume continues here.
 package fleet

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -35,10 +35,11 @@ type Options struct {
 // Fleet is the set of devices and interfaces. One goroutine at a time changes the lists: it replaces them as a
 // whole, so that a reader's copies of them are consistent. Any goroutine may read.
 type Fleet struct {
+	Resting atomic.Bool // the operator has suspended the devices
 	opts    Options
 	running context.Context // ends when the daemon is to stop
-	noBPF   sync.Once       // logs that eBPF is not available
-	leaving sync.WaitGroup  // of interfaces and devices that are no longer in the set
+	make    maker
+	leaving sync.WaitGroup // of interfaces and devices that are no longer in the set
 
 	mu      sync.Mutex // guards what follows, and failure and runtime of interfaces
 	devices []*Device
@@ -47,10 +48,12 @@ type Fleet struct {
 }
 
 // New returns an empty fleet. running ends when it is to stop: no change then waits any longer.
-func New(running context.Context, opts Options) *Fleet { return &Fleet{opts: opts, running: running} }
+func New(running context.Context, opts Options) *Fleet {
+	return &Fleet{opts: opts, running: running, make: maker{opts: opts, running: running}}
+}
 
-// Lists returns the devices and interfaces, in the order of the configuration.
-func (f *Fleet) Lists() ([]*Device, []*Interface) {
+// lists returns the devices and interfaces, in the order of the configuration.
+func (f *Fleet) lists() ([]*Device, []*Interface) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.devices, f.ifaces
@@ -58,8 +61,8 @@ func (f *Fleet) Lists() ([]*Device, []*Interface) {
 
 // Device returns the device of a name, or nil.
 func (f *Fleet) Device(name string) *Device {
-	devices, _ := f.Lists()
-	if i := slices.IndexFunc(devices, func(d *Device) bool { return d.Name == name }); i >= 0 {
+	devices, _ := f.lists()
+	if i := slices.IndexFunc(devices, func(d *Device) bool { return d.name == name }); i >= 0 {
 		return devices[i]
 	}
 	return nil
@@ -67,7 +70,7 @@ func (f *Fleet) Device(name string) *Device {
 
 // Interface returns the interface of a name, or nil.
 func (f *Fleet) Interface(name string) *Interface {
-	_, ifaces := f.Lists()
+	_, ifaces := f.lists()
 	if i := slices.IndexFunc(ifaces, func(m *Interface) bool { return m.Name() == name }); i >= 0 {
 		return ifaces[i]
 	}
@@ -92,7 +95,7 @@ func (f *Fleet) Works(cfg *config.Config) *config.Config {
 // Report returns what devices and interfaces have published.
 func (f *Fleet) Report(now time.Time) (devices []report.Device, ifaces []report.Interface) {
 	devices, ifaces = []report.Device{}, []report.Interface{}
-	ds, ms := f.Lists()
+	ds, ms := f.lists()
 	for _, d := range ds {
 		devices = append(devices, d.Report(now))
 	}
@@ -106,14 +109,14 @@ func (f *Fleet) Report(now time.Time) (devices []report.Device, ifaces []report.
 // first that has not when ctx ends. An interface that has failed counts as alive: its end was
 // reported, and the others work.
 func (f *Fleet) Answers(ctx context.Context) error {
-	devices, ifaces := f.Lists()
+	devices, ifaces := f.lists()
 	for _, d := range devices {
 		if err := d.Answers(ctx); err != nil {
-			return fmt.Errorf("device %s: %w", d.Name, err)
+			return fmt.Errorf("device %s: %w", d.name, err)
 		}
 	}
 	for _, m := range ifaces {
-		if err := m.Answers(ctx); err != nil {
+		if err := m.iface.Answers(ctx); err != nil {
 			return fmt.Errorf("interface %s: %w", m.Name(), err)
 		}
 	}
@@ -126,9 +129,9 @@ const maxSummary = 8
 // Summary describes the interfaces in one line: "ib0 up; ib1 waiting (device), no carrier".
 func (f *Fleet) Summary() string {
 	var all []string
-	_, ifaces := f.Lists()
+	_, ifaces := f.lists()
 	for _, m := range ifaces[:min(len(ifaces), maxSummary)] {
-		all = append(all, m.Summary())
+		all = append(all, m.iface.Summary())
 	}
 	if more := len(ifaces) - maxSummary; more > 0 {
 		all = append(all, fmt.Sprintf("%d more", more))
@@ -136,38 +139,10 @@ func (f *Fleet) Summary() string {
 	return strings.Join(all, "; ")
 }
 
-// Suspend suspends all devices, each after its interfaces (R26), and those that are added later.
-func (f *Fleet) Suspend(ctx context.Context) error {
-	return f.each(ctx, true, (*device.Device).Suspend)
-}
-
-// Resume undoes Suspend.
-func (f *Fleet) Resume(ctx context.Context) error {
-	return f.each(ctx, false, (*device.Device).Resume)
-}
-
-// each calls do for all devices at the same time. A device that a reload is removing has ended.
-func (f *Fleet) each(ctx context.Context, asleep bool, do func(*device.Device, context.Context) error) (all error) {
-	f.mu.Lock()
-	f.asleep = asleep
-	devices := f.devices
-	f.mu.Unlock()
-	ended := make(chan error, len(devices))
-	for _, d := range devices {
-		go func() { ended <- do(d.Device, ctx) }()
-	}
-	for range devices {
-		if err := <-ended; !errors.Is(err, device.ErrEnded) {
-			all = errors.Join(all, err)
-		}
-	}
-	return all
-}
-
 // Stop stops interfaces and then devices, and closes the interfaces. It deletes those that are not to stay, unless
 // another process continues everything.
 func (f *Fleet) Stop(given bool) (err error) {
-	devices, ifaces := f.Lists()
+	devices, ifaces := f.lists()
 	for _, m := range ifaces {
 		m.run.stop()
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,22 +50,22 @@ func (c *counted) addTo(r *report.Device) {
 }
 
 // Export puts everything that was parked into a capsule.
-func (f *Fleet) Export(p *Parked, w *capsule.Writer) error {
+func (p *Parked) Export(w *capsule.Writer) error {
 	errs := make([]error, len(p.ifaces))
 	var all sync.WaitGroup
-	for i, held := range p.ifaces {
-		all.Go(func() { _, errs[i] = held.Export(w.Room(interfaceRoom(held.Name()))) })
+	for i, m := range p.ifaces {
+		all.Go(func() { _, errs[i] = m.held.Export(w.Room(interfaceRoom(m.Name()))) })
 	}
 	all.Wait()
 	for _, d := range p.devices { // after the interfaces, whose last messages it has sent
-		r, room := d.Report(time.Now()), w.Room(deviceRoom(d.Name))
+		r, room := d.Report(time.Now()), w.Room(deviceRoom(d.name))
 		before := counted{report.TotalsOf(r.Counters), r.Drops, r.Opens, r.Recovery.Past()}
-		room.Put("device", deviceState{before, d.Ladder})
+		room.Put("device", deviceState{before, d.held.Ladder})
 		errs = append(errs, d.Slot.Export(room))
 	}
-	f.mu.Lock()
-	w.Put("fleet", state{f.asleep})
-	f.mu.Unlock()
+	p.fleet.mu.Lock()
+	w.Put("fleet", state{p.fleet.asleep})
+	p.fleet.mu.Unlock()
 	return errors.Join(errs...)
 }
 
@@ -90,7 +91,7 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 		}
 	}
 	for _, c := range cfg.Devices {
-		d, err := f.importDevice(c, cfg, r.Room(deviceRoom(c.Name)), await[c.Name])
+		d, err := f.make.importDevice(c, cfg, r.Room(deviceRoom(c.Name)), await[c.Name])
 		if err != nil {
 			return m, fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -98,23 +99,23 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 	}
 	for _, c := range cfg.Interfaces {
 		d := m.devices[c.Device]
-		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.env(d))
+		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.make.env(d))
 		if err != nil {
 			return m, fmt.Errorf("interface %s: %w", c.Name, err)
 		}
-		m.ifaces[c.Name] = &Interface{Iface: i, device: d}
+		m.ifaces[c.Name] = &Interface{iface: i, device: d}
 	}
 	return m, nil
 }
 
 // importDevice makes a device that continues one of the other process, and waits for the queue pairs of
 // its interfaces.
-func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
+func (k *maker) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
 	var s deviceState
 	if err := r.Value("device", &s); err != nil {
 		return nil, err
 	}
-	d, err := f.newDevice(f.running, c, cfg.Interfaces, false)
+	d, err := k.device(k.running, c, cfg.Interfaces, false)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Rea
 // Close closes everything that was inherited, without an effect on what the other process continues.
 func (m Made) Close() (err error) {
 	for _, i := range m.ifaces {
-		err = errors.Join(err, i.Close())
+		err = errors.Join(err, i.iface.Close())
 	}
 	for _, d := range m.devices {
 		err = errors.Join(err, d.Slot.Close())
@@ -137,14 +138,22 @@ func (m Made) Close() (err error) {
 	return err
 }
 
-// Up reports whether all interfaces are up again that were up in the other process.
-func (m Made) Up() bool {
-	return !slices.ContainsFunc(m.wereUp, func(name string) bool { return !m.ifaces[name].Works() })
-}
+// upLimit bounds how long the daemon serves no clients after a hand-over, because the interfaces that were up are not
+// up again yet. It takes milliseconds. Meanwhile, clients wait to be accepted.
+const upLimit = time.Second
 
-// Settled ends the other process's memberships, once the interfaces have joined their groups ([backend.Slot.Settled]).
-func (m Made) Settled() {
+// Settle waits until all interfaces are up again that were up in the other process, for at most upLimit or until ctx
+// ends, and returns how long that took. Then it ends the other process's memberships of multicast groups
+// ([backend.Slot.Settled]).
+func (m Made) Settle(ctx context.Context) time.Duration {
+	began := time.Now()
+	isDown := func(name string) bool { return !m.ifaces[name].iface.Works() }
+	for slices.ContainsFunc(m.wereUp, isDown) && time.Since(began) < upLimit && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	took := time.Since(began)
 	for _, d := range m.devices {
 		d.Slot.Settled()
 	}
+	return took
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
@@ -14,7 +15,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
-	"ipoibd/hca/faults"
 )
 
 // routine is a goroutine that ends when it is stopped, or by itself.
@@ -36,7 +36,7 @@ func begin(do func(context.Context)) routine {
 // Device is a device with its HCA.
 type Device struct {
 	*device.Device
-	Name     string
+	name     string
 	Slot     *backend.Slot
 	portGUID hca.GUID
 	busy     bool    // another process used the HCA, or its UDP port, or it did not work, when it was constructed
@@ -44,17 +44,24 @@ type Device struct {
 	before   counted // by other processes
 }
 
-// newDevice constructs a device with the given interfaces. With probe, it opens the HCA for a
+// maker makes devices and interfaces.
+type maker struct {
+	opts    Options
+	running context.Context // ends when the daemon is to stop
+	noBPF   sync.Once       // logs that eBPF is not available
+}
+
+// device constructs a device with the given interfaces. With probe, it opens the HCA for a
 // moment, so that a mistake, also in its interfaces, is reported at once. Without, the HCA must be
 // present.
-func (f *Fleet) newDevice(
+func (k *maker) device(
 	ctx context.Context, c config.Device, interfaces []config.Interface, probe bool,
 ) (*Device, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(f.running, cancel)()
+	defer context.AfterFunc(k.running, cancel)()
 	slot, err := backend.New(ctx, c, backend.Options{
-		AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log,
+		AllowFaults: k.opts.AllowFaults, OpenRDMA: k.opts.OpenRDMA, Log: k.opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -77,13 +84,13 @@ func (f *Fleet) newDevice(
 		return nil, errors.Join(err, slot.Close())
 	}
 	sharing := slot.Sharing()
-	return &Device{Name: c.Name, Slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
+	return &Device{name: c.Name, Slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay,
 		Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
 		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset,
 		Holders: sharing.Holders,
 		Users:   strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
-		Journal: f.opts.Journal, Log: f.opts.Log,
+		Journal: k.opts.Journal, Log: k.opts.Log,
 	})}, nil
 }
 
@@ -105,18 +112,10 @@ func (d *Device) Report(now time.Time) report.Device {
 	return r
 }
 
-// Inject injects a fault of hca/faults, if faults are allowed. Errors: backend.ErrNotOpen, hca.ErrInvalid.
-func (d *Device) Inject(fault faults.Fault) error {
-	if d.View().Session == nil {
-		return backend.ErrNotOpen
-	}
-	return d.Slot.Faults.Inject(fault)
-}
-
-// Interface is an interface with the device that it uses.
+// Interface is an interface with its device.
 type Interface struct {
-	*iface.Iface
-	device  *Device
+	iface   *iface.Iface
+	device  *Device // that it uses
 	run     routine // of Run
 	failure error   // why it has ended by itself, or could not be rebuilt; nil: it has not
 	runtime bool    // it was added at run time
@@ -128,9 +127,9 @@ type Namespace struct {
 	File      *os.File // nil: none
 }
 
-// newInterface creates or adopts an interface.
-func (f *Fleet) newInterface(c config.Interface, d *Device, in Namespace) (*Interface, error) {
-	env := f.env(d)
+// iface creates or adopts an interface.
+func (k *maker) iface(c config.Interface, d *Device, in Namespace) (*Interface, error) {
+	env := k.env(d)
 	if c.Name == in.Interface {
 		env.Namespace = in.File
 	}
@@ -138,35 +137,35 @@ func (f *Fleet) newInterface(c config.Interface, d *Device, in Namespace) (*Inte
 	if err != nil {
 		return nil, err
 	}
-	return &Interface{Iface: i, device: d}, nil
+	return &Interface{iface: i, device: d}, nil
 }
 
 // rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
-func (f *Fleet) rebuild(was *Interface, s config.Step[config.Interface], d *Device, in Namespace) (*Interface, error) {
+func (k *maker) rebuild(was *Interface, s config.Step[config.Interface], d *Device, in Namespace) (*Interface, error) {
 	moves := s.Was.Netns != s.Is.Netns || s.Was.NetdevName() != s.Is.NetdevName()
 	if moves || s.Was.Lanes != s.Is.Lanes {
 		if err := was.release(!moves); err != nil {
 			return nil, err
 		}
-		return f.newInterface(s.Is, d, in)
+		return k.iface(s.Is, d, in)
 	}
-	i, err := was.Rebuild(s.Is, f.env(d))
+	i, err := was.iface.Rebuild(s.Is, k.env(d))
 	if err != nil {
 		return nil, err
 	}
-	return &Interface{Iface: i, device: d}, nil
+	return &Interface{iface: i, device: d}, nil
 }
 
-func (f *Fleet) env(d *Device) iface.Env {
+func (k *maker) env(d *Device) iface.Env {
 	return iface.Env{
-		Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF,
+		Device: d.Device, Journal: k.opts.Journal, Log: k.opts.Log, Programs: k.opts.Programs, NoBPF: &k.noBPF,
 	}
 }
 
 // status returns the status of an interface, with what the interface itself does not know: that it
 // was added at run time, and that it could not be rebuilt.
 func (f *Fleet) status(m *Interface) report.Interface {
-	s := m.Status()
+	s := m.iface.Status()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.Runtime = m.runtime
@@ -180,10 +179,10 @@ func (f *Fleet) status(m *Interface) report.Interface {
 // continue.
 func (f *Fleet) begin(m *Interface) {
 	m.run = begin(func(ctx context.Context) {
-		err := m.Run(ctx)
+		err := m.iface.Run(ctx)
 		if err != nil {
 			f.opts.Log.Error("interface has failed", "interface", m.Name(), "err", err)
-			f.failed(m, errors.Join(err, m.Close()))
+			f.failed(m, errors.Join(err, m.iface.Close()))
 		}
 	})
 }
@@ -210,13 +209,13 @@ func (f *Fleet) failed(m *Interface, err error) {
 // keeps reports whether an interface stays when the daemon stops. One that it created for an
 // HCA that was never free has carried no traffic, and goes unless the host has configured it.
 func (f *Fleet) keeps(m *Interface) bool {
-	return !f.opts.Remove && (m.Adopted() || !m.device.busy || m.device.Opens() > 0 || m.Configured())
+	return !f.opts.Remove && (m.iface.Adopted() || !m.device.busy || m.device.Opens() > 0 || m.iface.Configured())
 }
 
 // release closes an interface, or deletes it.
 func (m *Interface) release(keep bool) error {
 	if keep {
-		return m.Close()
+		return m.iface.Close()
 	}
-	return m.Delete()
+	return m.iface.Delete()
 }

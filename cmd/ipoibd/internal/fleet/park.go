@@ -20,18 +20,19 @@ const (
 
 // Parked is a fleet that waits, because another process may continue everything.
 type Parked struct {
+	fleet   *Fleet
 	ifaces  []parkedInterface
 	devices []parkedDevice
 }
 
 type parkedInterface struct {
 	*Interface
-	*iface.Parked
+	held *iface.Parked
 }
 
 type parkedDevice struct {
 	*Device
-	*device.Parked
+	held   *device.Parked
 	paused bool // it does not receive
 }
 
@@ -63,15 +64,15 @@ func isUnsettled(err error) bool {
 
 // canPark returns why an interface or a device cannot be parked now.
 func (f *Fleet) canPark(ctx context.Context) error {
-	devices, _ := f.Lists()
+	devices, _ := f.lists()
 	for _, m := range f.working() {
-		if err := m.CanPark(ctx); err != nil {
+		if err := m.iface.CanPark(ctx); err != nil {
 			return fmt.Errorf("interface %s: %w", m.Name(), err)
 		}
 	}
 	for _, d := range devices {
 		if err := d.CanPark(ctx); err != nil {
-			return fmt.Errorf("device %s: %w", d.Name, err)
+			return fmt.Errorf("device %s: %w", d.name, err)
 		}
 	}
 	return nil
@@ -79,7 +80,7 @@ func (f *Fleet) canPark(ctx context.Context) error {
 
 // working returns the interfaces that have not failed.
 func (f *Fleet) working() (all []*Interface) {
-	_, ifaces := f.Lists()
+	_, ifaces := f.lists()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range ifaces {
@@ -108,10 +109,10 @@ func (f *Fleet) Park(ctx context.Context) (p *Parked, limit time.Time, err error
 // park parks interfaces, and then devices: they receive until all interfaces have stopped sending, so
 // that what one sends to another still arrives. After an error, some of them are parked.
 func (f *Fleet) park(ctx context.Context) (*Parked, error) {
-	p := &Parked{}
-	devices, _ := f.Lists()
+	p := &Parked{fleet: f}
+	devices, _ := f.lists()
 	for _, m := range f.working() {
-		held, err := m.Park(ctx)
+		held, err := m.iface.Park(ctx)
 		if err != nil {
 			return p, fmt.Errorf("interface %s: %w", m.Name(), err)
 		}
@@ -120,14 +121,14 @@ func (f *Fleet) park(ctx context.Context) (*Parked, error) {
 	for _, d := range devices {
 		held, err := d.Park(ctx)
 		if err != nil {
-			return p, fmt.Errorf("device %s: %w", d.Name, err)
+			return p, fmt.Errorf("device %s: %w", d.name, err)
 		}
-		p.devices = append(p.devices, parkedDevice{Device: d, Parked: held})
+		p.devices = append(p.devices, parkedDevice{Device: d, held: held})
 	}
 	for i := range p.devices {
 		d := &p.devices[i]
 		if err := d.Slot.Pause(); err != nil {
-			return p, fmt.Errorf("device %s: %w", d.Name, err)
+			return p, fmt.Errorf("device %s: %w", d.name, err)
 		}
 		d.paused = true
 	}
@@ -140,10 +141,10 @@ func (p *Parked) Resume() {
 		if d.paused {
 			d.Slot.Resume()
 		}
-		d.Release()
+		d.held.Release()
 	}
-	for _, held := range p.ifaces {
-		held.Resume()
+	for _, m := range p.ifaces {
+		m.held.Resume()
 	}
 }
 
@@ -152,10 +153,10 @@ func (p *Parked) Leave() {
 	for _, d := range p.devices {
 		d.Slot.GiveUp()
 	}
-	for _, held := range p.ifaces {
-		held.Leave()
+	for _, m := range p.ifaces {
+		m.held.Leave()
 	}
 	for _, d := range p.devices {
-		d.Release()
+		d.held.Release()
 	}
 }

@@ -8,18 +8,13 @@
 // continues as long as one interface works, or nothing but those added at run time have failed. The
 // status shows an interface that was deleted or moved out of reach as failed, with the reason.
 //
-//	file      | what
-//	daemon.go | start and stop
-//	give.go   | hands everything over to another process
-//	take.go   | takes everything over from another process
-//
-// # Hand-over
-//
-// A hand-over to another process (package handover) excludes changes. The giver waits until the fleet is settled;
-// stops accepting clients, and answers those it has; parks the fleet; and offers its configuration, the state of each
-// part and their descriptors. If the taker fails, the giver resumes all that. If not, it ends like any stop, except
-// that each part was told that another process continues it. The taker runs the giver's configuration first, and then
+// A hand-over to another process (package handover) excludes changes. The giver then ends like any stop, except that
+// each part was told that another process continues it. The taker runs the giver's configuration first, and then
 // applies its own as a reload does.
+//
+//	file        | what
+//	daemon.go   | start and stop
+//	handover.go | what is handed over and taken over
 package daemon
 
 import (
@@ -40,6 +35,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/current"
 	"ipoibd/cmd/ipoibd/internal/fleet"
+	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/metrics"
 	"ipoibd/cmd/ipoibd/internal/power"
@@ -84,9 +80,9 @@ type daemon struct {
 	control   *control.Server
 	metrics   *metrics.Server // nil: not over TCP
 	journal   *journal.Journal
-	inhibitor *power.Inhibitor // of the system's sleep
-	given     atomic.Bool      // another process continues everything
-	lastGive  failedGive       // guarded by the lock of current
+	inhibitor power.Inhibitor // of the system's sleep
+	host      handover.Host   // guarded by the lock of current
+	given     atomic.Bool     // another process continues everything
 
 	running context.Context // ends when the daemon is to stop
 	end     context.CancelCauseFunc
@@ -94,7 +90,8 @@ type daemon struct {
 
 // newDaemon returns a daemon without devices and interfaces.
 func newDaemon(ctx context.Context, opts Options) *daemon {
-	d := &daemon{opts: opts, started: time.Now(), journal: journal.New(), inhibitor: &power.Inhibitor{}}
+	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
+	d.host = handover.Host{Journal: d.journal, Log: opts.Log}
 	d.running, d.end = context.WithCancelCause(ctx)
 	d.fleet = fleet.New(d.running, fleet.Options{
 		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs,
@@ -188,7 +185,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 	stopped := make(chan struct{})
 	others.Go(func() {
 		stop := func(context.Context) error { d.end(nil); <-stopped; return nil }
-		power.Watch(powerCtx, power.Hooks{Suspend: d.fleet.Sleep, Resume: d.fleet.Wake, Stop: stop}, d.inhibitor, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.fleet.Sleep, Resume: d.fleet.Wake, Stop: stop}, &d.inhibitor, d.opts.Log)
 	})
 	history, unkept := d.journal.Create(historyOf(control))
 	others.Go(func() {

@@ -1,5 +1,7 @@
 // Package handover is the protocol by which a running daemon, the giver, hands its interfaces over to
-// another process of the same user, the taker, over a UNIX stream socket.
+// another process of the same user, the taker, over a UNIX stream socket. The giver, a [Host], first waits until
+// everything is settled, parks it, and exports it into a capsule; if the taker fails, it resumes. The taker
+// ([TakeOver]) builds from the capsule what the giver runs.
 //
 // Each message is its length, 4 bytes in network byte order, and a JSON object. The descriptors of an
 // offer follow it as SCM_RIGHTS, 250 at most with each further byte.
@@ -27,5 +29,6 @@
 //	machine.go | the states of both sides
 //	message.go | the messages, with their descriptors
 //	giver.go   | the giver's side of a connection
-//	taker.go   | the taker's
+//	host.go    | what the giver does around it
+//	taker.go   | the taker's side, and a take-over
 package handover

@@ -17,6 +17,12 @@ import (
 // offerLimit bounds the wait for the offer: the giver first completes what is in flight.
 const offerLimit = 10 * time.Second
 
+// goneTries and gonePause bound the attempts to take over from a daemon that ends just then.
+const (
+	goneTries = 5
+	gonePause = 50 * time.Millisecond
+)
+
 // ErrGone means that the giver ended before it made an offer.
 var ErrGone = errors.New("the running daemon has ended")
 
@@ -29,6 +35,56 @@ func Gone(err error) error {
 		}
 	}
 	return err
+}
+
+// TakeOver takes over from the daemon to which connect connects. build makes what that daemon runs from a capsule;
+// nothing of it runs yet. discard closes what was made, also by a build that failed. After an error, which may be that of
+// connect, nothing has changed.
+func TakeOver(
+	ctx context.Context, connect func(context.Context) (*net.UnixConn, error),
+	build func(*capsule.Reader) error, discard func() error,
+) error {
+	for try := 1; ; try++ {
+		err := takeOver(ctx, connect, build, discard)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if !errors.Is(err, ErrGone) || try == goneTries {
+			return fmt.Errorf("%w; if that persists, stop the running daemon and start this one without "+
+				"--take-over, which interrupts traffic for a moment", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("take over: %w", ctx.Err())
+		case <-time.After(gonePause): // another one may be starting in its place
+		}
+	}
+}
+
+// takeOver is one attempt of TakeOver. ErrGone: the other daemon ended before it made an offer.
+func takeOver(
+	ctx context.Context, connect func(context.Context) (*net.UnixConn, error),
+	build func(*capsule.Reader) error, discard func() error,
+) error {
+	conn, err := connect(ctx)
+	if err != nil {
+		return fmt.Errorf("take over: %w", err)
+	}
+	t, err := Take(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("take over: %w", err)
+	}
+	err = build(t.Capsule)
+	t.Capsule.Close()
+	if err != nil {
+		t.Fail()
+	} else {
+		err = t.Own(ctx)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("take over: %w", err), discard())
+	}
+	return nil
 }
 
 // Taker is the taker's side of a connection. One goroutine uses it.

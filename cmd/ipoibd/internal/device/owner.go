@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -211,10 +212,10 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Check:
 		o.check(a.Gen)
 	case qprecovery.Entered:
-		o.cfg.Journal.Add(journal.Entered(o.cfg.Name, a))
+		o.cfg.Journal.Add(report.Entered(o.cfg.Name, a))
 	case qprecovery.Ended:
 		o.failure = ""
-		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
+		o.cfg.Journal.Add(report.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
 		o.note(fmt.Sprintf("the device keeps failing after each reset; waiting %s before reopening it "+
 			"('ipoibd recover' reopens it now)", a.For.Round(time.Second)))

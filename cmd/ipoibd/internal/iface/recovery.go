@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
@@ -199,9 +200,9 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 			r.beginStale(time.Now())
 		}
 	case qprecovery.Entered:
-		r.journal.Add(journal.Entered(r.f.cfg.Name, a))
+		r.journal.Add(report.Entered(r.f.cfg.Name, a))
 	case qprecovery.Ended:
-		r.journal.Add(journal.Ended(r.f.cfg.Name, a))
+		r.journal.Add(report.Ended(r.f.cfg.Name, a))
 	}
 }
 

@@ -2,13 +2,8 @@ package journal
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
-	"strings"
 	"time"
-
-	"ipoibd/hca"
-	"ipoibd/qprecovery"
 )
 
 // Kinds of entry.
@@ -51,46 +46,4 @@ func (s *Seconds) UnmarshalJSON(text []byte) error {
 	}
 	*s = Seconds(math.Round(number * float64(time.Second)))
 	return nil
-}
-
-// Entered returns the entry for a rung that the recovery of scope has entered.
-func Entered(scope string, a qprecovery.Entered) Entry {
-	return Entry{Scope: scope, Kind: KindRung, Rung: a.Rung.String(), Reason: a.Reason.String()}
-}
-
-// Ended returns the entry for the end of a recovery of scope. Its text names the failed
-// request that caused the recovery, and the number of further steps that were not recorded.
-func Ended(scope string, r qprecovery.Ended) Entry {
-	e := Entry{
-		Time: r.End, Scope: scope, Kind: KindRecovered, Rung: r.Worst().String(), Reason: r.Reason.String(),
-		Duration: Seconds(r.Duration()), Outage: Seconds(r.Outage()),
-	}
-	if r.Stopped {
-		e.Kind = KindStopped
-	}
-	var parts []string
-	if r.Request != nil {
-		parts = append(parts, Blame(*r.Request))
-	}
-	if r.Omitted > 0 {
-		parts = append(parts, fmt.Sprintf("%d more steps", r.Omitted))
-	}
-	e.Text = strings.Join(parts, "; ")
-	return e
-}
-
-// Blame describes a failed work request in one line (R3).
-func Blame(q qprecovery.Request) string {
-	opcode := "send"
-	if q.Opcode == hca.WCRecv {
-		opcode = "receive"
-	}
-	text := fmt.Sprintf("%s of a %s, wr_id 0x%x, vendor error 0x%x", q.Status, opcode, q.WRID, q.VendorErr)
-	for _, s := range q.SGList {
-		text += fmt.Sprintf(", %d bytes lkey 0x%x", s.Length, s.LKey)
-	}
-	if q.DestQPN != 0 {
-		text += fmt.Sprintf(", to QP %s", q.DestQPN)
-	}
-	return text
 }

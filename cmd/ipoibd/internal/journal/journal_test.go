@@ -16,6 +16,10 @@ import (
 	"pgregory.net/rapid"
 )
 
+var epoch = time.Unix(1e9, 0)
+
+func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+
 // numbers returns the sequence numbers of entries.
 func numbers(entries []Entry) (out []uint64) {
 	for _, e := range entries {

@@ -2,9 +2,11 @@ package report
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
@@ -46,7 +48,7 @@ type RecoveryRecord struct {
 	Omitted  int             `json:"omitted,omitempty"`
 }
 
-// RecoveryStep is a rung that was entered.
+// RecoveryStep is a rung that was entered. It has names, so that it keeps those that another version has added.
 type RecoveryStep struct {
 	Rung   string    `json:"rung"`
 	Reason string    `json:"reason"`
@@ -101,10 +103,48 @@ func newRecord(r qprecovery.Record, end time.Time) RecoveryRecord {
 		Stopped: r.Stopped, Omitted: r.Omitted, Steps: make([]RecoveryStep, len(r.Steps)),
 	}
 	if r.Request != nil {
-		out.Request = journal.Blame(*r.Request)
+		out.Request = blame(*r.Request)
 	}
 	for i, s := range r.Steps {
 		out.Steps[i] = RecoveryStep{s.Rung.String(), s.Reason.String(), s.At}
 	}
 	return out
+}
+
+// Entered returns the entry of the journal for a rung that the recovery of scope has entered.
+func Entered(scope string, a qprecovery.Entered) journal.Entry {
+	return journal.Entry{Scope: scope, Kind: journal.KindRung, Rung: a.Rung.String(), Reason: a.Reason.String()}
+}
+
+// Ended returns the entry of the journal for the end of a recovery of scope. Its text names the failed
+// request that caused the recovery, and the number of further steps that were not recorded.
+func Ended(scope string, a qprecovery.Ended) journal.Entry {
+	r := newRecord(a.Record, a.End)
+	e := journal.Entry{
+		Time: r.End, Scope: scope, Kind: journal.KindRecovered, Rung: r.Rung, Reason: r.Reason, Text: r.Request,
+		Duration: r.Duration, Outage: r.Outage,
+	}
+	if r.Stopped {
+		e.Kind = journal.KindStopped
+	}
+	if r.Omitted > 0 {
+		e.Text = strings.TrimPrefix(fmt.Sprintf("%s; %d more steps", e.Text, r.Omitted), "; ")
+	}
+	return e
+}
+
+// blame describes a failed work request in one line (R3).
+func blame(q qprecovery.Request) string {
+	opcode := "send"
+	if q.Opcode == hca.WCRecv {
+		opcode = "receive"
+	}
+	text := fmt.Sprintf("%s of a %s, wr_id 0x%x, vendor error 0x%x", q.Status, opcode, q.WRID, q.VendorErr)
+	for _, s := range q.SGList {
+		text += fmt.Sprintf(", %d bytes lkey 0x%x", s.Length, s.LKey)
+	}
+	if q.DestQPN != 0 {
+		text += fmt.Sprintf(", to QP %s", q.DestQPN)
+	}
+	return text
 }

@@ -24,9 +24,9 @@ type Daemon struct {
 	HandOver func(accept func() (*net.UnixConn, error)) error
 }
 
-// Fleet is the devices and interfaces, in the order of the configuration. Suspend and Resume return once all devices are
-// closed or open again, any other order of the fleet and its members once it has been accepted; each returns at the
-// latest when ctx ends.
+// Fleet is the devices and interfaces, in the order of the configuration. Suspend and Resume return once they are
+// complete, any other order to the fleet and its members once it has been accepted; each returns at the latest when ctx
+// ends.
 type Fleet interface {
 	Devices() []Device
 	Interfaces() []Interface
@@ -53,7 +53,7 @@ type Interface interface {
 	Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error)
 }
 
-// Config is the configuration in effect. Its methods return once they have done everything, and at the latest when ctx
+// Config is the configuration in effect. Its methods return once the change is complete, and at the latest when ctx
 // ends.
 type Config interface {
 	// Reload applies the configuration file as it is now, and says what it has done. After an

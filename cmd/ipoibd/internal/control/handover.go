@@ -45,7 +45,8 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request) {
 		answered = true
 		conn, ok := hijacked.(*conn)
 		_ = hijacked.SetDeadline(time.Now().Add(writeTimeout))
-		_, err = fmt.Fprintf(hijacked, "HTTP/1.1 %d Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", http.StatusSwitchingProtocols, handOverProtocol)
+		_, err = fmt.Fprintf(hijacked, "HTTP/1.1 %d Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n",
+			http.StatusSwitchingProtocols, handOverProtocol)
 		if err != nil || !ok || buffered.Reader.Buffered() > 0 { // a taker waits for the answer before it sends
 			return nil, errors.Join(errors.New("the taker has sent too much"), err, hijacked.Close())
 		}

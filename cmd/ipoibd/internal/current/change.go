@@ -83,8 +83,8 @@ func (c *Current) Run(hangups <-chan os.Signal) {
 	if c.own != nil {
 		result, err := c.change(c.running, c.own.WithRuntimeOf)
 		if err = errors.Join(err, result.Err()); err != nil && c.running.Err() == nil {
-			c.opts.Log.Error("part of the configuration could not be applied; keeping the previous daemon's settings for it; "+
-				"fix the configuration and reload it", "err", err)
+			c.opts.Log.Error("part of the configuration could not be applied; keeping the previous daemon's settings "+
+				"for it; fix the configuration and reload it", "err", err)
 		}
 	}
 	for {

@@ -62,8 +62,8 @@ func (m *Interface) Capture(ctx context.Context, q capture.Request, out capture.
 	return capture.Run(ctx, m.iface, q, out)
 }
 
-// Suspend suspends all devices, each after its interfaces (R26), and those that are added later, until Resume: Wake does
-// not end it.
+// Suspend suspends all devices, each after its interfaces (R26), and those that are added later. Only Resume ends that:
+// Wake does not.
 func (f *Fleet) Suspend(ctx context.Context) error {
 	f.Resting.Store(true)
 	return f.Sleep(ctx)

@@ -38,8 +38,8 @@ func Gone(err error) error {
 }
 
 // TakeOver takes over from the daemon to which connect connects. build makes what that daemon runs from a capsule;
-// nothing of it runs yet. discard closes what was made, also by a build that failed. After an error, which may be that of
-// connect, nothing has changed.
+// nothing of it runs yet. discard closes what was made, also by a build that failed. After an error, which may be
+// that of connect, nothing has changed.
 func TakeOver(
 	ctx context.Context, connect func(context.Context) (*net.UnixConn, error),
 	build func(*capsule.Reader) error, discard func() error,

@@ -58,7 +58,10 @@ type RecoveryStep struct {
 // NewRecovery describes a ladder at the time now. While a recovery runs, rung and reason come
 // from its last step rather than from the state, which only tells why the latest attempt
 // failed.
-func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Reason, counts qprecovery.Counts, history []qprecovery.Record, now time.Time) *Recovery {
+func NewRecovery(
+	state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Reason, counts qprecovery.Counts,
+	history []qprecovery.Record, now time.Time,
+) *Recovery {
 	r := &Recovery{
 		State: state.String(), Rung: rung.String(), Reason: reason.String(), Recovered: counts.Recovered,
 		Rungs: map[string]uint64{}, Reasons: map[string]uint64{},

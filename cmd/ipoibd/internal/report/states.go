@@ -25,9 +25,13 @@ const (
 
 // Enumerations of the status; docs/status.schema.json has the same values.
 var (
-	InterfaceStates = []string{InterfaceDown, InterfaceWaiting, InterfaceUp, InterfaceRecovering, InterfaceFailed, InterfaceStopped}
-	DeviceStates    = []string{DeviceOpen, "starting", "dropping", "pausing", "opening", "waiting", "given_up", "suspended"}
-	NoticeKinds     = []string{
+	InterfaceStates = []string{
+		InterfaceDown, InterfaceWaiting, InterfaceUp, InterfaceRecovering, InterfaceFailed, InterfaceStopped,
+	}
+	DeviceStates = []string{
+		DeviceOpen, "starting", "dropping", "pausing", "opening", "waiting", "given_up", "suspended",
+	}
+	NoticeKinds = []string{
 		NoticeDuplicateAddress, NoticeNAT, NoticeFirewall, NoticeUnresolved, NoticeSilent, NoticeSendBuffer,
 		NoticeOneSocket, NoticeNoSegmentation, NoticePathMTU, NoticeNoIPv6, NoticeEventsLost,
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/doctor"
 	"ipoibd/cmd/ipoibd/internal/terminal"
@@ -29,7 +28,7 @@ func (p problems) Error() string {
 }
 
 func doctorCommand() *cobra.Command {
-	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	f := newRunFlags()
 	var asJSON bool
 	var watch time.Duration
 	cmd := &cobra.Command{
@@ -54,7 +53,7 @@ func doctorCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q := doctor.Query{Version: daemonVersion(cmd), Watch: watch, OpenRDMA: openRDMA}
 			settings, err := f.read(cmd.Flags())
-			q.Config, q.UnknownVariables, q.Mistake, q.Control = settings.cfg, settings.unknown, err, f.control
+			q.Config, q.UnknownVariables, q.Mistake, q.Control = settings.cfg, settings.unknown, err, f.own.Control
 			if q.Config != nil {
 				q.Control = q.Config.Control
 			}

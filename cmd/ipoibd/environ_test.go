@@ -12,7 +12,7 @@ import (
 
 // configureIn parses flags of run in an environment.
 func configureIn(environ []string, args ...string) (c *config.Config, unknown []string, err error) {
-	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	f := newRunFlags()
 	cmd := runCommand()
 	cmd.ResetFlags()
 	f.bind(cmd)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,20 +28,23 @@ import (
 
 // runFlags are the flags of run, before they become a configuration.
 type runFlags struct {
-	file, control       string
-	metricsListen       string
+	file                string
 	logLevel, logFormat string
 	remove, allowFaults bool
 	takeOver            bool
-	sandbox             bool
 	user                string
+	own                 config.Config // the daemon's own fields
 	one                 pflag.FlagSet // flags of one interface and its device
 	device              config.Device
 	iface               config.Interface
 }
 
+func newRunFlags() runFlags {
+	return runFlags{own: config.New(), device: config.NewDevice(), iface: config.NewInterface()}
+}
+
 func runCommand() *cobra.Command {
-	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	f := newRunFlags()
 	var s settings
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -226,13 +230,8 @@ func (f *runFlags) read(fs *pflag.FlagSet) (s settings, err error) {
 func (f *runFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.file, "config", "", "configuration `file` (YAML); needed for more than one interface")
-	fs.StringVar(&f.control, "control", config.DefaultControl, "path of the control socket")
-	fs.StringVar(&f.metricsListen, "metrics-listen", "",
-		"serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 "+
-			"(the control socket always serves them)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.BoolVar(&f.sandbox, "sandbox", true, "drop all privileges that the configuration does not need")
 	fs.StringVar(&f.user, "user", "ipoibd",
 		"if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; "+
 			"root stays root, as does the default if there is no such user")
@@ -242,7 +241,9 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 			"start normally if none is running")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
-	bindOne(&f.one, &f.device, &f.iface)
+	bindFields(fs, config.Fields, &f.own)
+	bindFields(&f.one, config.DeviceFields, &f.device)
+	bindFields(&f.one, config.InterfaceFields, &f.iface)
 	fs.AddFlagSet(&f.one)
 	for flag, values := range map[string][]string{
 		"log-level":  {"debug", "info", "warn", "error"},
@@ -255,51 +256,54 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	completeFlag(cmd, "device", backend.Names)
 }
 
-// bindOne adds the flags of one interface and its device.
-func bindOne(fs *pflag.FlagSet, d *config.Device, f *config.Interface) {
-	fs.StringVar(&f.Name, "name", f.Name, "name of the interface")
-	fs.StringVar(&d.HCA, "device", d.HCA, "soft, or another HCA that 'ipoibd devices' lists")
-	fs.StringVar((*string)(&d.Reset), "reset", string(d.Reset), "how a real HCA is reset: none, link, driver or pci")
-	fs.BoolVar(&d.Force, "force", d.Force,
-		"reset a real HCA even while other programs have it open, which then lose it")
-	fs.StringVar(&d.Underlay, "underlay", d.Underlay,
-		"netdev of the software HCA (default: the netdev of the default route)")
-	fs.Uint8Var(&f.Port, "port", f.Port, "port of the device, from 1 to 255")
-	fs.Var((*config.PKeyValue)(&f.PKey), "pkey", "`P_Key` of the interface")
-	fs.StringVar(&f.GID, "gid", f.GID, "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
-	fs.Var(&indexFlag{&f.GIDIndex}, "gid-index",
-		"`index` of the GID to use in the port's table (default: as for --gid)")
-	fs.StringSliceVar(&f.Addresses, "address", f.Addresses,
-		"`address` of the host, with the length of its network's prefix, such as 10.9.0.1/24 (repeatable)")
-	fs.StringSliceVar(&f.Routes, "route", f.Routes,
-		"`route` through the interface: '10.0.0.0/8 via 10.9.0.254', "+
-			"or without 'via' for hosts on the link (repeatable)")
-	fs.BoolVar(&f.Up, "up", f.Up, "set the interface up at the start")
-	fs.IntVar(&f.MTU, "mtu", f.MTU, "MTU of the interface (default: the largest that fits)")
-	fs.BoolVar(&f.EBPF, "ebpf", f.EBPF,
-		"use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
-	fs.BoolVar(&f.Follow, "follow", f.Follow,
-		"follow the interface if it is moved to another network namespace; "+
-			"keeps CAP_SYS_ADMIN and CAP_NET_BROADCAST")
-	fs.StringSliceVar(&d.Peers, "peer", d.Peers,
-		"address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
-	fs.BoolVar(&d.KnownPeersOnly, "known-peers-only", d.KnownPeersOnly,
-		"drop packets that do not come from a peer's address")
-	fs.IntVar(&d.Lanes, "lanes", d.Lanes,
-		"number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
-	fs.BoolVar(&d.StandardMTU, "standard-mtu", d.StandardMTU,
-		"use only standard InfiniBand MTUs, for interoperability with real HCAs")
+// bindFields adds the flags of the fields of x.
+func bindFields[T any](fs *pflag.FlagSet, table config.Table[T], x *T) {
+	for _, f := range table {
+		if f.Flag == "" {
+			continue
+		}
+		help := f.Help
+		if f.Default != "" {
+			help += " (default: " + f.Default + ")"
+		}
+		switch v := f.Of(x).(type) {
+		case *string:
+			fs.StringVar(v, f.Flag, *v, help)
+		case *config.Reset:
+			fs.StringVar((*string)(v), f.Flag, string(*v), help)
+		case *bool:
+			fs.BoolVar(v, f.Flag, *v, help)
+		case *int:
+			fs.IntVar(v, f.Flag, *v, help)
+		case **int:
+			fs.Func(f.Flag, help, func(s string) error {
+				n, err := strconv.Atoi(s)
+				if err != nil {
+					return fmt.Errorf("%q is not a whole number", s)
+				}
+				*v = &n
+				return nil
+			})
+		case *uint8:
+			fs.Uint8Var(v, f.Flag, *v, help)
+		case *[]string:
+			fs.StringSliceVar(v, f.Flag, *v, help+" (repeatable)")
+		case pflag.Value:
+			fs.Var(v, f.Flag, help)
+		default:
+			panic(fmt.Sprintf("no flag has the type of %s", f.Name))
+		}
+	}
 }
 
 // configuration comes from the file, and from the flags and the environment, which change the
 // file's values if it configures only one interface.
 func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
-	if path, err := filepath.Abs(f.control); err == nil && f.control != "" {
-		f.control = path
+	if path, err := filepath.Abs(f.own.Control); err == nil && f.own.Control != "" {
+		f.own.Control = path
 	}
 	if f.file == "" {
-		cfg := config.Single(f.control, f.device, f.iface)
-		cfg.MetricsListen, cfg.Sandbox = f.metricsListen, f.sandbox
+		cfg := config.Single(f.own, f.device, f.iface)
 		return cfg, byFlag(cfg.Validate(), fs)
 	}
 	cfg, err := config.Load(f.file)
@@ -313,35 +317,20 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", origin(fs.Lookup("config")), err)
 	}
-	changed := fs.Changed("control")
-	if changed {
-		cfg.Control = f.control
-	}
-	if fs.Changed("metrics-listen") {
-		changed, cfg.MetricsListen = true, f.metricsListen
-	}
-	if fs.Changed("sandbox") {
-		changed, cfg.Sandbox = true, f.sandbox
-	}
-	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	if len(cfg.Interfaces) > 0 {
-		bindOne(set, &cfg.Devices[0], &cfg.Interfaces[0])
+	one := len(cfg.Devices) == 1 && len(cfg.Interfaces) == 1
+	changed := override(fs, config.Fields, cfg, &f.own)
+	if one {
+		changed = override(fs, config.DeviceFields, &cfg.Devices[0], &f.device) || changed
+		changed = override(fs, config.InterfaceFields, &cfg.Interfaces[0], &f.iface) || changed
 	}
 	f.one.VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed {
-			return
-		}
-		changed = true
-		switch list, ok := flag.Value.(pflag.SliceValue); {
+		switch {
+		case one || !flag.Changed:
 		case len(cfg.Interfaces) == 0:
 			err = errors.Join(err, fmt.Errorf("%s: %s configures no interface; set it there", origin(flag), f.file))
-		case len(cfg.Devices) > 1 || len(cfg.Interfaces) > 1:
+		default:
 			err = errors.Join(err, fmt.Errorf("%s: %s configures several devices or interfaces; set it there",
 				origin(flag), f.file))
-		case ok:
-			err = errors.Join(err, set.Lookup(flag.Name).Value.(pflag.SliceValue).Replace(list.GetSlice()))
-		default:
-			err = errors.Join(err, set.Set(flag.Name, flag.Value.String()))
 		}
 	})
 	if err != nil || !changed {
@@ -353,31 +342,22 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	return cfg, nil
 }
 
-// indexFlag is the value of --gid-index.
-type indexFlag struct{ of **int }
-
-func (i *indexFlag) Type() string { return "int" }
-
-func (i *indexFlag) String() string {
-	if i.of == nil || *i.of == nil {
-		return ""
+// override gives fields the values of their flags, if these are set, and reports whether any is.
+func override[T any](fs *pflag.FlagSet, table config.Table[T], to, from *T) (changed bool) {
+	for _, f := range table {
+		if fs.Changed(f.Flag) {
+			f.Copy(to, from)
+			changed = true
+		}
 	}
-	return strconv.Itoa(**i.of)
-}
-
-func (i *indexFlag) Set(s string) error {
-	n, err := strconv.Atoi(s)
-	if err == nil {
-		*i.of = &n
-	}
-	return err
+	return changed
 }
 
 // byFlag names the flag or the variable of each mistake instead of the field.
 func byFlag(err error, fs *pflag.FlagSet) error {
 	mistakes, _ := errors.AsType[config.Mistakes](err)
 	for _, m := range mistakes {
-		if flag := flagOf(m.Field, fs); flag != nil {
+		if flag := fs.Lookup(cmp.Or(m.Flag(), m.Field)); flag != nil {
 			m.Field = origin(flag)
 		}
 	}
@@ -391,23 +371,12 @@ func byChangedFlag(err error, fs *pflag.FlagSet) error {
 	return byFlag(err, changed)
 }
 
-// flagOf returns the flag of a field such as interfaces[0].addresses[1], or nil if there is none.
-func flagOf(field string, fs *pflag.FlagSet) *pflag.Flag {
-	name := field[strings.LastIndex(field, ".")+1:]
-	name, _, _ = strings.Cut(name, "[")
-	name = strings.ReplaceAll(name, "_", "-")
-	if singular, ok := map[string]string{"peers": "peer", "addresses": "address", "routes": "route"}[name]; ok {
-		name = singular
-	}
-	return fs.Lookup(name)
-}
-
 // logFormat returns a function that creates the log's handler.
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, config.Mistakes{{
-			Field: "log_level",
+			Field: "log-level",
 			Text:  fmt.Sprintf("%q is not one of debug, info, warn, error", level),
 		}}
 	}
@@ -418,5 +387,5 @@ func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	case "json":
 		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }, nil
 	}
-	return nil, config.Mistakes{{Field: "log_format", Text: fmt.Sprintf("%q is not one of text, json", format)}}
+	return nil, config.Mistakes{{Field: "log-format", Text: fmt.Sprintf("%q is not one of text, json", format)}}
 }

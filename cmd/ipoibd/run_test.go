@@ -18,7 +18,7 @@ import (
 
 // configure parses flags of run and returns the configuration that they make.
 func configure(args ...string) (*config.Config, error) {
-	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	f := newRunFlags()
 	cmd := runCommand()
 	cmd.ResetFlags()
 	f.bind(cmd)

@@ -14,9 +14,9 @@ import (
 // otherVersion is what the source of the other version has in place of what is there.
 var otherVersion = []struct{ file, is, other string }{
 	// A field more, with a default that is not zero.
-	{"cmd/ipoibd/internal/config/config.go", "type Interface struct {\n", "type Interface struct {\n\tNewer int `yaml:\"newer\" json:\"newer\"`\n"},
+	{"cmd/ipoibd/internal/config/interface.go", "type Interface struct {\n", "type Interface struct {\n\tNewer int `json:\"newer\"`\n"},
 	// Its default, and another default of a field that both have.
-	{"cmd/ipoibd/internal/config/config.go", "return Interface{Name: DefaultName,", "return Interface{Newer: 7, Up: true, Name: DefaultName,"},
+	{"cmd/ipoibd/internal/config/interface.go", "return Interface{Name: DefaultName,", "return Interface{Newer: 7, Up: true, Name: DefaultName,"},
 	// A field less.
 	{"cmd/ipoibd/internal/iface/handover.go", "`json:\"offloads\"`", "`json:\"-\"`"},
 	// A part more, with a descriptor.

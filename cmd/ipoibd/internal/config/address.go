@@ -9,22 +9,19 @@ import (
 
 // assigned checks a list of addresses or routes. parse returns what only one entry may have: an
 // address, or a destination.
-func assigned[K comparable](ms *Mistakes, field string, list []string, parse func(string) (K, error)) {
-	if len(list) > maxAssigned {
-		ms.add(field, "%d entries; at most %d are allowed", len(list), maxAssigned)
-	}
+func assigned[K comparable](m place, list []string, parse func(string) (K, error)) {
+	m.require(len(list) <= maxAssigned, "%d entries; at most %d are allowed", len(list), maxAssigned)
 	first := map[K]string{}
 	for i, s := range list {
-		at := fmt.Sprintf("%s[%d]", field, i)
 		key, err := parse(s)
 		earlier, again := first[key]
 		switch {
 		case err != nil:
-			ms.add(at, "%v", err)
+			m.at(i).add("%v", err)
 		case again && earlier == s:
-			ms.add(at, "%s is listed twice; once is enough", s)
+			m.at(i).add("%s is listed twice; once is enough", s)
 		case again:
-			ms.add(at, "%s is listed already, as %s; keep one of them", s, earlier)
+			m.at(i).add("%s is listed already, as %s; keep one of them", s, earlier)
 		default:
 			first[key] = s
 		}

@@ -4,8 +4,6 @@
 package config
 
 import (
-	"cmp"
-	"encoding/json"
 	"time"
 
 	"ipoibd/hca"
@@ -41,92 +39,60 @@ const (
 	maxGiveUp = 30 * 24 * time.Hour
 )
 
-// Config is everything the daemon runs. The tags are the names of the fields in a file, and in the state that a daemon
-// hands over to another version.
+// Config is everything the daemon runs. The JSON names are those of the state that a daemon hands over to another
+// version.
 type Config struct {
-	Control string `yaml:"control" json:"control"` // path of the control socket
-	// MetricsListen is the TCP address, host:port, that serves probes and metrics; empty: none.
-	MetricsListen string `yaml:"metrics_listen" json:"metrics_listen"`
-	// Sandbox makes the daemon give up, at its start, all privileges that the configuration does not
-	// need.
-	Sandbox bool `yaml:"sandbox" json:"-"`
-	// Lend: interfaces will be added at run time and lent to network namespaces. Such a daemon needs
-	// none of its own.
-	Lend       bool        `yaml:"lend" json:"lend"`
-	Devices    []Device    `yaml:"devices" json:"devices"`
-	Interfaces []Interface `yaml:"interfaces" json:"interfaces"`
+	Control       string      `json:"control"`
+	MetricsListen string      `json:"metrics_listen"`
+	Sandbox       bool        `json:"-"`
+	Lend          bool        `json:"lend"` // such a daemon needs no interface of its own
+	Devices       []Device    `json:"devices"`
+	Interfaces    []Interface `json:"interfaces"`
 }
 
 // New returns a configuration with the defaults of its own settings.
 func New() Config { return Config{Control: DefaultControl, Sandbox: true} }
 
-// Interface is one ib0.
-type Interface struct {
-	Name   string   `yaml:"name" json:"name"`
-	Device string   `yaml:"device" json:"device"`
-	Port   uint8    `yaml:"port" json:"port"`
-	PKey   hca.PKey `yaml:"pkey" json:"pkey"`
-	// GID and GIDIndex select the GID, by address or by its index in the port's table;
-	// without either (empty, nil) the daemon selects it.
-	GID      string `yaml:"gid" json:"gid"`
-	GIDIndex *int   `yaml:"gid_index" json:"gid_index"`
-	MTU      int    `yaml:"mtu" json:"mtu"` // 0: the largest that the group allows
-	// Addresses and Routes are assigned to the interface, beside those that the host sets; see
-	// [ParseAddress] and [ParseRoute]. Up sets it up at the start.
-	Addresses []string `yaml:"addresses" json:"addresses"`
-	Routes    []string `yaml:"routes" json:"routes"`
-	Up        bool     `yaml:"up" json:"up"`
-	// SourceCheck drops frames of the host that come from, or claim, an address other than Addresses and
-	// its link-local ones.
-	SourceCheck bool `yaml:"source_check" json:"source_check"`
-	// SendWRs and RecvWRs are the lengths of the queues; Validate replaces 0 by the device's
-	// default.
-	SendWRs int  `yaml:"send_wrs" json:"send_wrs"`
-	RecvWRs int  `yaml:"recv_wrs" json:"recv_wrs"`
-	EBPF    bool `yaml:"ebpf" json:"ebpf"` // filter and steer the host's frames in the kernel
-	// Follow keeps the privileges to follow the interface into other network namespaces.
-	Follow bool `yaml:"follow" json:"follow"`
-	// Netns is the path of the network namespace to which the interface is lent; empty: it is in that
-	// of the daemon. Netdev is its name there; empty: Name.
-	Netns  string `yaml:"netns" json:"netns"`
-	Netdev string `yaml:"netdev" json:"netdev"`
-	// Owner says for whom the interface was added. The daemon only shows it.
-	Owner string `yaml:"owner" json:"owner"`
-	Lanes int    `json:"-"` // of its device; Validate sets it
-	// Request is the request that has added the interface at run time; empty: it is of the
-	// configuration of the start, or of a file.
-	Request string `json:"request"`
-	// Existing: the interface must exist, left by an earlier daemon.
-	Existing bool `json:"existing"`
-}
+// Fields are the daemon's own.
+var Fields = Table[Config]{{
+	Name: "control", Of: func(c *Config) any { return &c.Control }, Flag: "control", Help: "path of the control socket",
+	check: func(c *Config, m place) {
+		m.require(absolute(c.Control, maxControl), "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
+	},
+}, {
+	Name: "metrics_listen", Of: func(c *Config) any { return &c.MetricsListen }, Flag: "metrics-listen",
+	Help: "serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 " +
+		"(the control socket always serves them)",
+	check: func(c *Config, m place) {
+		m.require(c.MetricsListen == "" || validListen(c.MetricsListen), "%q is not an IP address, or localhost, with a "+
+			"port, such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, it stands for all addresses "+
+			"of the host", c.MetricsListen)
+	},
+}, {
+	Name: "sandbox", Of: func(c *Config) any { return &c.Sandbox },
+	Flag: "sandbox", Help: "drop all privileges that the configuration does not need",
+}, {
+	Name: "lend", Of: func(c *Config) any { return &c.Lend }, Live: true,
+	Help: "lend interfaces to network namespaces at run time, and keep the privileges for that",
+}, {
+	Name: "devices", Of: func(c *Config) any { return &c.Devices }, Live: true, Help: "list of HCAs",
+	check: func(c *Config, m place) {
+		m.require(len(c.Devices) > 0, "none configured; add one, such as {underlay: eth0}")
+	},
+}, {
+	Name: "interfaces", Of: func(c *Config) any { return &c.Interfaces }, Live: true, Help: "list of interfaces",
+	check: func(c *Config, m place) {
+		m.require(len(c.Interfaces) > 0 || c.Lend, "none configured; add one, or set lend")
+	},
+}}
 
-// Runtime reports whether the interface was added at run time.
-func (f *Interface) Runtime() bool { return f.Request != "" }
-
-// NetdevName returns the name of the interface in the kernel.
-func (f *Interface) NetdevName() string { return cmp.Or(f.Netdev, f.Name) }
-
-// NewInterface returns an interface with its defaults.
-func NewInterface() Interface {
-	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault, EBPF: true}
-}
-
-// UnmarshalJSON decodes what another version has handed over, over the defaults.
-func (f *Interface) UnmarshalJSON(text []byte) error {
-	type plain Interface
-	p := plain(NewInterface())
-	err := json.Unmarshal(text, &p)
-	*f = Interface(p)
-	return err
-}
-
-// Single returns the configuration of one interface on one device. The device has the
-// name of its HCA. If its P_Key table is configured, it contains only the
-// interface's P_Key.
-func Single(control string, d Device, f Interface) *Config {
+// Single returns the configuration of one interface on one device, with the daemon's settings of own. The device has
+// the name of its HCA. If its P_Key table is configured, it contains only the interface's P_Key.
+func Single(own Config, d Device, f Interface) *Config {
 	d.Name, f.Device = d.HCA, d.HCA
 	if lookUp(d.HCA).pkeys {
 		d.PKeys = []hca.PKey{f.PKey}
 	}
-	return &Config{Control: control, Sandbox: true, Devices: []Device{d}, Interfaces: []Interface{f}}
+	own.Devices, own.Interfaces = []Device{d}, []Interface{f}
+	return &own
 }

@@ -3,8 +3,9 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
-	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,6 @@ var kinds = []kind{
 		takes: func(name string) bool { return name == SoftHCA },
 		claim: func(d *Device) (field, value string) { return "underlay", d.Underlay },
 		clash: "device %q uses this netdev already, and a daemon can bind UDP port 4791 only once on it",
-		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
 		// A send completes at once. Received messages wait in the socket buffer, and are
 		// copied to the receives when the daemon is ready to deliver them. Messages to the
@@ -57,13 +57,12 @@ var kinds = []kind{
 // kind is a row of kinds.
 type kind struct {
 	kind  Kind
-	text  string                                   // the kind in messages
-	takes func(name string) bool                   // reports whether Device.HCA can have this value
-	claim func(d *Device) (field, value string)    // what only one device can use
-	clash string                                   // the mistake if two devices do
-	check func(d *Device, at string, ms *Mistakes) // checks the settings that only this kind has; nil: nothing to check
-	ports uint8                                    // how many ports it has; 0: only the open HCA reports that
-	pkeys bool                                     // Device.PKeys is its P_Key table
+	text  string                                // the kind in messages
+	takes func(name string) bool                // reports whether Device.HCA can have this value
+	claim func(d *Device) (field, value string) // what only one device can use
+	clash string                                // the mistake if two devices do
+	ports uint8                                 // how many ports it has; 0: only the open HCA reports that
+	pkeys bool                                  // Device.PKeys is its P_Key table
 
 	sendWRs, recvWRs int // default lengths of an interface's queues
 }
@@ -80,41 +79,29 @@ func lookUp(name string) kind {
 	return kind{}
 }
 
-// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel.
+// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel. What its fields mean is in
+// [DeviceFields].
 type Device struct {
-	Name string `yaml:"name" json:"name"`     // in logs, in commands and in Interface.Device
-	HCA  string `yaml:"device" json:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
-	Soft        // settings for the software HCA only
-	// Reset is how a real HCA is reset.
-	Reset Reset `yaml:"reset" json:"reset"`
-	// Force resets a real HCA even while other programs have it open.
-	Force bool `yaml:"force" json:"force"`
-	// Coordinator is the directory of the locks by which daemons share the device; if it
-	// is empty, no other process uses the device.
-	Coordinator string `yaml:"coordinator" json:"coordinator"`
-	// Grace is how long a reset waits for the users of the device.
-	Grace time.Duration `yaml:"grace" json:"grace"`
-	// GiveUpAfter is how long to wait for a device that is gone.
-	GiveUpAfter time.Duration `yaml:"give_up_after" json:"give_up_after"`
-	// AllowOtherDevice accepts another device in place of the one that is gone.
-	AllowOtherDevice bool `yaml:"allow_other_device" json:"allow_other_device"`
+	Name             string        `json:"name"`
+	HCA              string        `json:"device"` // SoftHCA, or the name of an RDMA device
+	Soft                           // settings for the software HCA only
+	Reset            Reset         `json:"reset"`
+	Force            bool          `json:"force"`
+	Coordinator      string        `json:"coordinator"`
+	Grace            time.Duration `json:"grace"`
+	GiveUpAfter      time.Duration `json:"give_up_after"`
+	AllowOtherDevice bool          `json:"allow_other_device"`
 }
 
 // Soft has the settings for a software HCA. A real one has its own netdev, P_Keys, MTU
 // and multicast.
 type Soft struct {
-	Underlay string     `yaml:"underlay" json:"underlay"` // netdev; empty: the one of the default route
-	PKeys    []hca.PKey `yaml:"pkeys" json:"pkeys"`       // nil: the default P_Key
-	// StandardMTU allows only the MTUs of InfiniBand, which real HCAs need.
-	StandardMTU bool `yaml:"standard_mtu" json:"standard_mtu"`
-	// Peers are addresses or DNS names. Multicast is replicated to them; if there are
-	// none, it travels by IP multicast.
-	Peers []string `yaml:"peers" json:"peers"`
-	// KnownPeersOnly drops packets that do not come from a peer's address.
-	KnownPeersOnly bool `yaml:"known_peers_only" json:"known_peers_only"`
-	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
-	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8.
-	Lanes int `yaml:"lanes" json:"lanes"`
+	Underlay       string     `json:"underlay"` // empty: the netdev of the default route
+	PKeys          []hca.PKey `json:"pkeys"`    // nil: the default P_Key
+	StandardMTU    bool       `json:"standard_mtu"`
+	Peers          []string   `json:"peers"` // none: multicast travels by IP multicast
+	KnownPeersOnly bool       `json:"known_peers_only"`
+	Lanes          int        `json:"lanes"`
 }
 
 // Reset is how a real HCA is reset.
@@ -150,70 +137,105 @@ func (d *Device) UnmarshalJSON(text []byte) error {
 	return err
 }
 
+// check adds the mistakes in single fields, and the fields that the kind of HCA does not have.
 func (d *Device) check(at string, ms *Mistakes) {
-	k := lookUp(d.HCA)
-	if k.kind == "" {
-		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)",
-			d.HCA, SoftHCA, maxHCALen)
-	}
-	if !slices.Contains(Resets, d.Reset) {
-		ms.add(at+".reset", "%q is not one of %s", d.Reset, strings.Trim(fmt.Sprint(Resets), "[]"))
-	}
-	for _, f := range []struct {
-		field string
-		set   bool
-		only  Kind
-	}{
-		{"reset", d.Reset != ResetNone, KindRDMA},
-		{"force", d.Force, KindRDMA},
-		{"underlay", d.Underlay != "", KindSoft},
-		{"pkeys", d.PKeys != nil, KindSoft},
-		{"standard_mtu", d.StandardMTU, KindSoft},
-		{"peers", d.Peers != nil, KindSoft},
-		{"known_peers_only", d.KnownPeersOnly, KindSoft},
-		{"lanes", d.Lanes > 1, KindSoft},
-	} {
-		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
-			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.only })
-			ms.add(at+"."+f.field, "applies only to %s", kinds[i].text)
+	own, fresh := KindOf(d.HCA), NewDevice()
+	for _, f := range DeviceFields {
+		m := place{at + "." + f.Name, ms}
+		if f.Only == "" || f.Only == own {
+			f.judge(d, m)
+		} else if own != "" { // without a kind, the HCA is the mistake
+			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.Only })
+			m.require(reflect.DeepEqual(f.Of(d), f.Of(&fresh)), "applies only to %s", kinds[i].text)
 		}
 	}
-	if k.check != nil {
-		k.check(d, at, ms)
-	}
-	if d.Coordinator != "" && (!filepath.IsAbs(d.Coordinator) || strings.Contains(d.Coordinator, "\x00")) {
-		ms.add(at+".coordinator", "%q is not the absolute path of a directory", d.Coordinator)
-	}
-	within(ms, at+".grace", d.Grace, minGrace, maxGrace)
-	within(ms, at+".give_up_after", d.GiveUpAfter, minGiveUp, maxGiveUp)
 }
 
-func (s *Soft) check(at string, ms *Mistakes) {
-	if s.Underlay != "" && !validNetdev(s.Underlay) {
-		ms.add(at+".underlay", "%q is not a netdev's name (1 to %d characters, no slash, colon or space)",
-			s.Underlay, maxNameLen)
-	}
-	if n := len(s.table()); n == 0 || n > maxPKeys {
-		ms.add(at+".pkeys", "needs 1 to %d P_Keys", maxPKeys)
-	}
-	if len(s.Peers) > maxPeers {
-		ms.add(at+".peers", "%d peers; at most %d are allowed", len(s.Peers), maxPeers)
-	}
-	for i, p := range s.Peers {
-		field := fmt.Sprintf("%s.peers[%d]", at, i)
-		if addr, err := netip.ParseAddr(p); err != nil && !validHost(p) {
-			ms.add(field, "%q is neither an address nor a DNS name", p)
-		} else if err == nil {
-			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
-				ms.add(field, "%s cannot be a peer: %v", p, err)
-			}
+// DeviceFields are the fields of a device.
+var DeviceFields = Table[Device]{{
+	Name: "name", Of: func(d *Device) any { return &d.Name },
+	Help: "name in logs, in commands and in interfaces", Default: "the value of `device`",
+}, {
+	Name: "device", Of: func(d *Device) any { return &d.HCA },
+	Flag: "device", Help: "soft, or another HCA that 'ipoibd devices' lists",
+	check: func(d *Device, m place) {
+		m.require(KindOf(d.HCA) != "", "%q is neither %s nor the name of an RDMA device "+
+			"(1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)
+	},
+}, {
+	Name: "underlay", Of: func(d *Device) any { return &d.Underlay }, Only: KindSoft,
+	Flag: "underlay", Help: "netdev of the software HCA", Default: "the netdev of the default route",
+	check: func(d *Device, m place) {
+		m.require(d.Underlay == "" || validNetdev(d.Underlay), "%q is not a netdev's name "+
+			"(1 to %d characters, no slash, colon or space)", d.Underlay, maxNameLen)
+	},
+}, {
+	Name: "pkeys", Of: func(d *Device) any { return &d.PKeys }, Only: KindSoft, Live: true,
+	Help: "P_Key table", Default: "`[0xffff]`",
+	check: func(d *Device, m place) {
+		n := len(d.table())
+		m.require(n >= 1 && n <= maxPKeys, "needs 1 to %d P_Keys", maxPKeys)
+	},
+}, {
+	Name: "standard_mtu", Of: func(d *Device) any { return &d.StandardMTU }, Only: KindSoft, Flag: "standard-mtu",
+	Help: "use only standard InfiniBand MTUs, for interoperability with real HCAs",
+}, {
+	Name: "peers", Of: func(d *Device) any { return &d.Peers }, Only: KindSoft, Live: true, Flag: "peer",
+	Help:  "address or DNS name of a peer; multicast is replicated to the peers",
+	check: checkPeers,
+}, {
+	Name: "known_peers_only", Of: func(d *Device) any { return &d.KnownPeersOnly }, Only: KindSoft,
+	Flag: "known-peers-only", Help: "drop packets that do not come from a peer's address",
+	check: func(d *Device, m place) {
+		m.require(!d.KnownPeersOnly || len(d.Peers) > 0, "needs peers: without any, all packets would be dropped")
+	},
+}, {
+	Name: "lanes", Of: func(d *Device) any { return &d.Lanes }, Only: KindSoft, Flag: "lanes",
+	Help: "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8",
+	check: func(d *Device, m place) {
+		n := d.Lanes
+		m.require(n >= 1 && n <= MaxLanes && n&(n-1) == 0, "%d is not 1, 2, 4 or 8", n)
+	},
+}, {
+	Name: "reset", Of: func(d *Device) any { return &d.Reset }, Only: KindRDMA,
+	Flag: "reset", Help: "how a real HCA is reset: none, link, driver or pci",
+	check: func(d *Device, m place) {
+		all := strings.Trim(fmt.Sprint(Resets), "[]")
+		m.require(slices.Contains(Resets, d.Reset), "%q is not one of %s", d.Reset, all)
+	},
+}, {
+	Name: "force", Of: func(d *Device) any { return &d.Force }, Only: KindRDMA, Flag: "force",
+	Help: "reset a real HCA even while other programs have it open, which then lose it",
+}, {
+	Name: "coordinator", Of: func(d *Device) any { return &d.Coordinator },
+	Help: "directory of the locks by which daemons share a real HCA",
+	check: func(d *Device, m place) {
+		valid := d.Coordinator == "" || absolute(d.Coordinator, math.MaxInt)
+		m.require(valid, "%q is not the absolute path of a directory", d.Coordinator)
+	},
+}, {
+	Name: "grace", Of: func(d *Device) any { return &d.Grace },
+	Help:  "how long a reset waits for the users of the device",
+	check: func(d *Device, m place) { within(m, d.Grace, minGrace, maxGrace) },
+}, {
+	Name: "give_up_after", Of: func(d *Device) any { return &d.GiveUpAfter },
+	Help:  "how long to wait for a device that is gone",
+	check: func(d *Device, m place) { within(m, d.GiveUpAfter, minGiveUp, maxGiveUp) },
+}, {
+	Name: "allow_other_device", Of: func(d *Device) any { return &d.AllowOtherDevice },
+	Help: "accept another device in place of the one that is gone",
+}}
+
+func checkPeers(d *Device, m place) {
+	m.require(len(d.Peers) <= maxPeers, "%d peers; at most %d are allowed", len(d.Peers), maxPeers)
+	for i, p := range d.Peers {
+		addr, err := netip.ParseAddr(p)
+		if err != nil {
+			m.at(i).require(validHost(p), "%q is neither an address nor a DNS name", p)
+			continue
 		}
-	}
-	if n := s.Lanes; n < 1 || n > MaxLanes || n&(n-1) != 0 {
-		ms.add(at+".lanes", "%d is not 1, 2, 4 or 8", n)
-	}
-	if s.KnownPeersOnly && len(s.Peers) == 0 {
-		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")
+		err = soft.CheckPeer(addr, d.Underlay)
+		m.at(i).require(err == nil, "%s cannot be a peer: %v", p, err)
 	}
 }
 

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 )
 
 // Change is what a new configuration means for a device or an interface.
@@ -33,34 +36,23 @@ type Step[T Device | Interface] struct {
 	Is     T        // zero if it is removed
 }
 
-// liveDevice and liveInterface are the fields that change while a device or an interface works.
-// Any other field needs another one in its place.
-var (
-	liveDevice    = []string{"pkeys", "peers"}
-	liveInterface = []string{"mtu", "addresses", "routes", "up", "source_check", "follow"}
-)
-
 // MakePlan returns the plan from one valid configuration to another. It returns [Mistakes] if
 // that needs a restart of the daemon.
 func MakePlan(was, is *Config) (Plan, error) {
 	var ms Mistakes
-	if was.Control != is.Control {
-		ms.add("control", "cannot change from %s to %s at run time; restart the daemon", was.Control, is.Control)
-	}
-	if was.MetricsListen != is.MetricsListen {
-		ms.add("metrics_listen", "cannot change from %q to %q at run time; restart the daemon",
-			was.MetricsListen, is.MetricsListen)
-	}
-	if was.Sandbox != is.Sandbox {
-		ms.add("sandbox", "cannot change from %t to %t at run time; restart the daemon", was.Sandbox, is.Sandbox)
+	for _, f := range Fields {
+		if !f.Live && !f.same(was, is) {
+			ms.add(f.Name, "cannot change from %s to %s at run time; restart the daemon", shown(f.Of(was)), shown(f.Of(is)))
+		}
 	}
 	if len(ms) > 0 {
 		return Plan{}, ms
 	}
 	var p Plan
 	rebuilt := map[string]bool{}
-	p.Devices = steps(was.Devices, is.Devices, func(d *Device) string { return d.Name }, func(s *Step[Device]) Change {
-		c := change(s.Fields, liveDevice)
+	named := func(d *Device) string { return d.Name }
+	p.Devices = steps(DeviceFields, was.Devices, is.Devices, named, func(s *Step[Device]) Change {
+		c := DeviceFields.change(s.Fields)
 		// An HCA uses either IP multicast or replication as long as it is open.
 		if slices.Contains(s.Fields, "peers") && (len(s.Was.Peers) == 0) != (len(s.Is.Peers) == 0) {
 			c = Rebuilt
@@ -69,17 +61,27 @@ func MakePlan(was, is *Config) (Plan, error) {
 		return c
 	})
 	name := func(f *Interface) string { return f.Name }
-	p.Interfaces = steps(was.Interfaces, is.Interfaces, name, func(s *Step[Interface]) Change {
+	p.Interfaces = steps(InterfaceFields, was.Interfaces, is.Interfaces, name, func(s *Step[Interface]) Change {
 		if rebuilt[s.Is.Device] && !slices.Contains(s.Fields, "device") {
 			s.Fields = append(s.Fields, "device")
 		}
-		return change(s.Fields, liveInterface)
+		return InterfaceFields.change(s.Fields)
 	})
 	return p, nil
 }
 
+// shown returns the value that v points to in a message: a string other than a path in quotes.
+func shown(v any) string {
+	if s, ok := v.(*string); ok && !filepath.IsAbs(*s) {
+		return strconv.Quote(*s)
+	}
+	return fmt.Sprint(reflect.ValueOf(v).Elem())
+}
+
 // steps compares two lists by the names of their elements.
-func steps[T Device | Interface](was, is []T, name func(*T) string, judge func(*Step[T]) Change) (out []Step[T]) {
+func steps[T Device | Interface](
+	table Table[T], was, is []T, name func(*T) string, judge func(*Step[T]) Change,
+) (out []Step[T]) {
 	find := func(list []T, want string) int {
 		return slices.IndexFunc(list, func(x T) bool { return name(&x) == want })
 	}
@@ -87,7 +89,7 @@ func steps[T Device | Interface](was, is []T, name func(*T) string, judge func(*
 		s := Step[T]{Name: name(&x), Change: Added, Is: x}
 		if i := find(was, s.Name); i >= 0 {
 			s.Was = was[i]
-			s.Fields = differing(reflect.ValueOf(s.Was), reflect.ValueOf(x))
+			s.Fields = table.differing(&s.Was, &x)
 			s.Change = judge(&s)
 		}
 		out = append(out, s)
@@ -98,30 +100,6 @@ func steps[T Device | Interface](was, is []T, name func(*T) string, judge func(*
 		}
 	}
 	return out
-}
-
-// change returns Kept without differing fields, Changed if all of them are live, and else Rebuilt.
-func change(differ, live []string) Change {
-	switch {
-	case len(differ) == 0:
-		return Kept
-	case slices.ContainsFunc(differ, func(f string) bool { return !slices.Contains(live, f) }):
-		return Rebuilt
-	}
-	return Changed
-}
-
-// differing returns the names of the fields that differ. An empty list equals one that is not set.
-func differing(was, is reflect.Value) (names []string) {
-	for _, f := range reflect.VisibleFields(was.Type()) {
-		a, b := was.FieldByIndex(f.Index), is.FieldByIndex(f.Index)
-		tag := f.Tag.Get("yaml")
-		empty := a.Kind() == reflect.Slice && a.Len()+b.Len() == 0
-		if tag != "" && !empty && !reflect.DeepEqual(a.Interface(), b.Interface()) {
-			names = append(names, tag)
-		}
-	}
-	return names
 }
 
 // Claims reports whether two devices cannot be open at the same time, because both need the same

@@ -2,8 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -73,7 +71,7 @@ func TestPlanOfEachField(t *testing.T) {
 		"give_up_after":      {func(d *Device) { d.GiveUpAfter = time.Minute }, "rebuilt"},
 		"allow_other_device": {func(d *Device) { d.AllowOtherDevice = true }, "rebuilt"},
 	}
-	for _, field := range tags(reflect.TypeFor[Device]()) {
+	for _, field := range names(DeviceFields) {
 		c, ok := device[field]
 		if !ok && field != "name" {
 			t.Errorf("device field %s has no case", field)
@@ -113,7 +111,7 @@ func TestPlanOfEachField(t *testing.T) {
 		"netdev":       {func(f *Interface) { f.Netdev = "net1" }, "rebuilt"},
 		"owner":        {func(f *Interface) { f.Owner = "pod" }, "rebuilt"},
 	}
-	for _, field := range tags(reflect.TypeFor[Interface]()) {
+	for _, field := range names(InterfaceFields) {
 		c, ok := iface[field]
 		if !ok && field != "name" {
 			t.Errorf("interface field %s has no case", field)
@@ -129,11 +127,9 @@ func TestPlanOfEachField(t *testing.T) {
 	}
 }
 
-func tags(of reflect.Type) (names []string) {
-	for _, f := range reflect.VisibleFields(of) {
-		if tag := f.Tag.Get("yaml"); tag != "" {
-			names = append(names, tag)
-		}
+func names[T any](table Table[T]) (names []string) {
+	for _, f := range table {
+		names = append(names, f.Name)
 	}
 	return names
 }
@@ -291,28 +287,6 @@ func TestClaims(t *testing.T) {
 	} {
 		if got := c.a.Claims(c.b); got != c.want {
 			t.Errorf("%s on %q and %s on %q: %t", c.a.HCA, c.a.Underlay, c.b.HCA, c.b.Underlay, got)
-		}
-	}
-}
-
-// The table of docs/config.md says of each field what MakePlan does.
-func TestDocumentedChanges(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "config.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(text), "\n## Reload\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	if !ok {
-		t.Fatal("docs/config.md has no section Reload")
-	}
-	for _, row := range []struct {
-		of   string
-		live []string
-	}{{"device", liveDevice}, {"interface", liveInterface}} {
-		want := fmt.Sprintf("| %s | `%s` |", row.of, strings.Join(row.live, "`, `"))
-		if !strings.Contains(section, want) {
-			t.Errorf("no row begins with %q", want)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -26,7 +25,7 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 	}
 	f, d := NewInterface(), decoder{lines: map[string]int{}}
 	f.Name, f.Device, f.Request = "", "", string(text)
-	d.mapping("", root.Content[0], reflect.ValueOf(&f).Elem())
+	mapping(&d, "", root.Content[0], InterfaceFields, &f)
 	if f.Device == "" && len(c.Devices) == 1 {
 		f.Device = c.Devices[0].Name
 	}

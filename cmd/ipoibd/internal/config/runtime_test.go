@@ -114,8 +114,9 @@ func FuzzWithRuntime(f *testing.F) {
 
 // What can only change with a restart is the same in each configuration that follows from another one.
 func TestRuntimeKeepsTheRest(t *testing.T) {
-	c := Single("/run/c.sock", NewDevice(), NewInterface())
-	c.MetricsListen = "127.0.0.1:9471"
+	own := New()
+	own.MetricsListen = "127.0.0.1:9471"
+	c := Single(own, NewDevice(), NewInterface())
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}

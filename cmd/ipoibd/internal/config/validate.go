@@ -9,10 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"ipoibd/ud"
-	"ipoibd/ud/ipoib"
 )
 
 // Mistake is one mistake in a configuration.
@@ -29,6 +27,12 @@ func (m *Mistake) Error() string {
 		where = strings.TrimSuffix(fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Field), ": ")
 	}
 	return where + ": " + m.Text
+}
+
+// Flag returns the flag of the field, or "".
+func (m *Mistake) Flag() string {
+	name, _, _ := strings.Cut(m.Field[strings.LastIndex(m.Field, ".")+1:], "[")
+	return cmp.Or(Fields.flag(name), DeviceFields.flag(name), InterfaceFields.flag(name))
 }
 
 // maxShown is the number of mistakes that a text lists: more than anyone makes by hand.
@@ -52,11 +56,27 @@ func (ms *Mistakes) add(field, format string, args ...any) {
 	*ms = append(*ms, &Mistake{Field: field, Text: fmt.Sprintf(format, args...)})
 }
 
-// within requires a value of a field to be from least to most.
-func within[T cmp.Ordered](ms *Mistakes, field string, value, least, most T) {
-	if value < least || value > most {
-		ms.add(field, "%v is out of range (%v to %v)", value, least, most)
+// place is where the mistakes in a field go.
+type place struct {
+	field string
+	ms    *Mistakes
+}
+
+// at returns the place of an element of a list.
+func (m place) at(i int) place { return place{fmt.Sprintf("%s[%d]", m.field, i), m.ms} }
+
+func (m place) add(format string, args ...any) { m.ms.add(m.field, format, args...) }
+
+// require adds a mistake unless ok.
+func (m place) require(ok bool, format string, args ...any) {
+	if !ok {
+		m.add(format, args...)
 	}
+}
+
+// within requires a value to be from least to most.
+func within[T cmp.Ordered](m place, value, least, most T) {
+	m.require(value >= least && value <= most, "%v is out of range (%v to %v)", value, least, most)
 }
 
 // Validate fills in the defaults that depend on the device of an interface, and returns the
@@ -69,16 +89,8 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) mistakes() (ms Mistakes) {
-	if !filepath.IsAbs(c.Control) || len(c.Control) > maxControl || strings.Contains(c.Control, "\x00") {
-		ms.add("control", "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
-	}
-	if c.MetricsListen != "" && !validListen(c.MetricsListen) {
-		ms.add("metrics_listen", "%q is not an IP address, or localhost, with a port, "+
-			"such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, "+
-			"it stands for all addresses of the host", c.MetricsListen)
-	}
-	if len(c.Devices) == 0 {
-		ms.add("devices", "none configured; add one, such as {underlay: eth0}")
+	for _, f := range Fields {
+		f.judge(c, place{f.Name, &ms})
 	}
 	names, claims := map[string]bool{}, map[[2]string]string{}
 	for i := range c.Devices {
@@ -104,12 +116,6 @@ func (c *Config) mistakes() (ms Mistakes) {
 				"name the netdev that leads to the other hosts", d.Underlay)
 		}
 	}
-	if len(c.Interfaces) == 0 && !c.Lend {
-		ms.add("interfaces", "none configured; add one, or set lend")
-	}
-	if len(c.Devices)+len(c.Interfaces) == 0 {
-		ms.add("devices", "none configured; add one")
-	}
 	clear(names)
 	clear(claims)
 	for i := range c.Interfaces {
@@ -128,51 +134,11 @@ func (c *Config) mistakes() (ms Mistakes) {
 	return ms
 }
 
-const notInterface = "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)"
-
-// check also fills in the defaults that depend on the device.
+// check adds the mistakes in single fields, and in those that depend on the device, whose defaults it fills in.
 func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
-	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel replaces %d by a number
-		ms.add(at+".name", notInterface, f.Name, maxNameLen)
+	for _, field := range InterfaceFields {
+		field.judge(f, place{at + "." + field.Name, ms})
 	}
-	if f.Netns != "" && (!filepath.IsAbs(f.Netns) || len(f.Netns) > maxPath || strings.Contains(f.Netns, "\x00")) {
-		ms.add(at+".netns", "%.100q is not the absolute path of a network namespace", f.Netns)
-	}
-	if f.Netdev != "" && (!validNetdev(f.Netdev) || strings.Contains(f.Netdev, "%")) {
-		ms.add(at+".netdev", notInterface, f.Netdev, maxNameLen)
-	}
-	if len(f.Owner) > maxOwner || strings.ContainsFunc(f.Owner, unicode.IsControl) {
-		ms.add(at+".owner", "more than %d bytes, or control characters", maxOwner)
-	}
-	if f.Port == 0 {
-		ms.add(at+".port", "ports are numbered from 1")
-	}
-	if a, err := netip.ParseAddr(f.GID); f.GID != "" &&
-		(err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified()) {
-		ms.add(at+".gid", "%q is not the IPv4 or IPv6 address of a host, without prefix length and zone", f.GID)
-	}
-	if f.GIDIndex != nil {
-		within(ms, at+".gid_index", *f.GIDIndex, 0, maxGIDIndex)
-		if f.GID != "" {
-			ms.add(at+".gid_index", "cannot be combined with gid")
-		}
-	}
-	if f.MTU != 0 {
-		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
-	}
-	assigned(ms, at+".addresses", f.Addresses, func(s string) (netip.Addr, error) {
-		p, err := ParseAddress(s)
-		return p.Addr(), err
-	})
-	if f.SourceCheck && len(f.Addresses) == 0 {
-		ms.add(at+".source_check", "needs addresses: without any, every IP frame from the host would be dropped, "+
-			"except those from its link-local address")
-	}
-	assigned(ms, at+".routes", f.Routes, func(s string) (netip.Prefix, error) {
-		to, _, err := ParseRoute(s)
-		return to, err
-	})
-
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {
 		if len(devices) > 0 {
@@ -184,14 +150,19 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	k := lookUp(d.HCA)
 	f.Lanes = d.Lanes
 	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
-	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
-	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
+	within(place{at + ".send_wrs", ms}, f.SendWRs, ud.MinTxSlots, maxQueueWRs)
+	within(place{at + ".recv_wrs", ms}, f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
 	if k.pkeys && !slices.ContainsFunc(d.table(), f.PKey.Match) {
 		ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
 	}
 	if k.ports != 0 && f.Port > k.ports {
 		ms.add(at+".port", "device %q is %s, which has only port %d", d.Name, k.text, k.ports)
 	}
+}
+
+// absolute reports whether a path is an absolute one of at most some bytes.
+func absolute(path string, most int) bool {
+	return filepath.IsAbs(path) && len(path) <= most && !strings.Contains(path, "\x00")
 }
 
 // validListen reports whether s is host:port, the host an IP address, localhost, or empty. No

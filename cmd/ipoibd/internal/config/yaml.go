@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -55,7 +54,7 @@ func Parse(name string, text []byte) (*Config, error) {
 		return nil, fmt.Errorf("%s: a second document begins on line %d; put everything into one", name, docs[1].Line)
 	}
 	d, c := decoder{lines: map[string]int{}}, New()
-	d.mapping("", target(docs[0].Content[0]), reflect.ValueOf(&c).Elem())
+	mapping(&d, "", target(docs[0].Content[0]), Fields, &c)
 	for i := range c.Devices {
 		c.Devices[i].Name = cmp.Or(c.Devices[i].Name, c.Devices[i].HCA)
 	}
@@ -117,91 +116,100 @@ func (d *decoder) lineOf(field string) int {
 	return 1
 }
 
-// mapping decodes n into the struct into, by the tags of its fields.
-func (d *decoder) mapping(at string, n *yaml.Node, into reflect.Value) {
+// mapping decodes n into a struct that has the fields of a table.
+func mapping[T any](d *decoder, at string, n *yaml.Node, table Table[T], into *T) {
 	d.lines[at] = n.Line
 	if n.Kind != yaml.MappingNode {
 		d.mistakes.add(at, "must be a mapping of fields")
 		return
 	}
-	known, names := map[string]reflect.Value{}, []string(nil)
-	for _, f := range reflect.VisibleFields(into.Type()) {
-		if tag := f.Tag.Get("yaml"); tag != "" {
-			known[tag], names = into.FieldByIndex(f.Index), append(names, tag)
-		}
+	var names []string
+	for _, f := range table {
+		names = append(names, f.Name)
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], target(n.Content[i+1])
 		field := strings.TrimPrefix(at+"."+key.Value, ".")
-		v, ok := known[key.Value]
+		known := slices.Index(names, key.Value)
 		_, twice := d.lines[field]
 		if !twice {
 			d.lines[field] = key.Line
 		}
 		switch near := nearest(key.Value, names); {
-		case !ok && near != "":
+		case known < 0 && near != "":
 			d.mistakes.add(field, "unknown field; did you mean %s?", near)
-		case !ok:
+		case known < 0:
 			d.mistakes.add(field, "unknown field; known are %s", strings.Join(names, ", "))
 		case twice:
 			d.mistakes.add(field, "is set twice, again on line %d", key.Line)
 		default:
-			d.value(field, value, v)
+			d.value(field, value, table[known].Of(into))
 		}
 	}
 }
 
-// wanted describes the values of a type; all other types are strings.
-var wanted = map[reflect.Type]string{
-	reflect.TypeFor[time.Duration](): "a duration, such as 30s or 10m",
-	reflect.TypeFor[int]():           "a whole number",
-	reflect.TypeFor[*int]():          "a whole number",
-	reflect.TypeFor[uint8]():         "a whole number from 0 to 255",
-	reflect.TypeFor[bool]():          "true or false",
-	reflect.TypeFor[[]string]():      "a list of strings",
+// list decodes n into a list. An element is fresh before it is decoded.
+func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T, wanted string) {
+	if n.Kind != yaml.SequenceNode {
+		d.mistakes.add(at, "must be %s", wanted)
+		return
+	}
+	*into = make([]T, len(n.Content))
+	for i, e := range n.Content {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		d.lines[field], (*into)[i] = e.Line, fresh
+		d.value(field, target(e), &(*into)[i])
+	}
 }
 
-// value decodes n into a variable. Null leaves the variable's default.
-func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
-	switch key, ok := into.Addr().Interface().(*hca.PKey); {
-	case n.ShortTag() == "!!null":
-	case ok:
-		var err error
-		if *key, err = ParsePKey(n.Value); err != nil {
+// value decodes n into the variable that into points to. Null leaves the variable's default.
+func (d *decoder) value(at string, n *yaml.Node, into any) {
+	if n.ShortTag() == "!!null" {
+		return
+	}
+	wanted := "a string"
+	switch v := into.(type) {
+	case *[]Device:
+		fresh := NewDevice()
+		fresh.Name = "" // follows from its HCA
+		list(d, at, n, v, fresh, "a list")
+		return
+	case *Device:
+		mapping(d, at, n, DeviceFields, v)
+		return
+	case *[]Interface:
+		fresh := NewInterface()
+		fresh.Device = "" // the only one
+		list(d, at, n, v, fresh, "a list")
+		return
+	case *Interface:
+		mapping(d, at, n, InterfaceFields, v)
+		return
+	case *[]hca.PKey:
+		list(d, at, n, v, 0, "a list")
+		return
+	case *hca.PKey:
+		d.value(at, n, (*PKeyValue)(v))
+		return
+	case *PKeyValue:
+		if err := v.Set(n.Value); err != nil {
 			d.mistakes.add(at, "%v", err)
 		}
-	case into.Kind() == reflect.Struct:
-		d.mapping(at, n, into)
-	case into.Kind() == reflect.Slice && into.Type().Elem().Kind() != reflect.String:
-		if n.Kind != yaml.SequenceNode {
-			d.mistakes.add(at, "must be a list")
-			return
-		}
-		into.Set(reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content)))
-		for i, e := range n.Content {
-			switch element := into.Index(i).Addr().Interface().(type) {
-			case *Device:
-				*element = NewDevice()
-				element.Name = "" // follows from its HCA
-			case *Interface:
-				*element = NewInterface()
-				element.Device = "" // the only one
-			}
-			field := fmt.Sprintf("%s[%d]", at, i)
-			d.lines[field] = e.Line
-			d.value(field, target(e), into.Index(i))
-		}
-	case into.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
-		into.Set(reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content)))
-		for i, e := range n.Content {
-			field := fmt.Sprintf("%s[%d]", at, i)
-			d.lines[field] = e.Line
-			if target(e).Load(into.Index(i).Addr().Interface()) != nil {
-				d.mistakes.add(field, "must be a string")
-			}
-		}
-	case n.Load(into.Addr().Interface()) != nil:
-		d.mistakes.add(at, "must be %s", cmp.Or(wanted[into.Type()], "a string"))
+		return
+	case *[]string:
+		list(d, at, n, v, "", "a list of strings")
+		return
+	case *time.Duration:
+		wanted = "a duration, such as 30s or 10m"
+	case *int, **int:
+		wanted = "a whole number"
+	case *uint8:
+		wanted = "a whole number from 0 to 255"
+	case *bool:
+		wanted = "true or false"
+	}
+	if n.Load(into) != nil {
+		d.mistakes.add(at, "must be %s", wanted)
 	}
 }
 

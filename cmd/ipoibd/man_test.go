@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/man")
+var update = flag.Bool("update", false, "rewrite docs/man, and the tables of docs/config.md")
 
 // The man pages in docs/man are those of this version: ipoibd(8) is made from the commands, and
 // ipoibd.yaml(5) from docs/config.md.
 func TestManPages(t *testing.T) {
-	for name, page := range map[string]string{"ipoibd.8": commandsPage(), "ipoibd.yaml.5": filePage(readManual(t, "docs/config.md"))} {
+	for name, page := range map[string]string{"ipoibd.8": commandsPage(), "ipoibd.yaml.5": filePage(reference(t))} {
 		section := name[strings.LastIndex(name, ".")+1:]
 		title := strings.ToUpper(strings.TrimSuffix(name, "."+section))
 		version, date := newest(t)
@@ -133,10 +133,14 @@ func filePage(config string) string {
 	fields, _, _ = strings.Cut(fields, "\n## ")
 	page := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (.*?) ?\\| (.*) \\|$").ReplaceAllStringFunc(fields, func(row string) string {
 		cells := regexp.MustCompile("^\\| `(\\w+)` \\| (.*?) ?\\| (.*) \\|$").FindStringSubmatch(row)
-		if cells[2] != "" {
-			cells[3] += " (default: " + cells[2] + ")"
+		meaning, condition, _ := strings.Cut(cells[3], " |")
+		if condition != "" {
+			meaning += ";" + condition
 		}
-		return fmt.Sprintf("**%s**\n:   %s\n", cells[1], cells[3])
+		if cells[2] != "" {
+			meaning += " (default: " + cells[2] + ")"
+		}
+		return fmt.Sprintf("**%s**\n:   %s\n", cells[1], meaning)
 	})
 	page = regexp.MustCompile(`(?m)^\|.*\n`).ReplaceAllString(page, "")
 	page = regexp.MustCompile("(?m)^Each of `(\\w+)`:$").ReplaceAllString(page, "## Each of $1")

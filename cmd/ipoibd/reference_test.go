@@ -150,7 +150,7 @@ func needsRange(field string) bool {
 		return false
 	}
 	for _, f := range reflect.VisibleFields(of) {
-		if f.Tag.Get("yaml") == name {
+		if f.Tag.Get("json") == name {
 			kind := f.Type.Kind()
 			return f.Type.Kind() == reflect.Pointer || kind == reflect.Slice || kind >= reflect.Int && kind <= reflect.Uint64
 		}
@@ -167,8 +167,11 @@ func TestReferenceHasTheValues(t *testing.T) {
 		}
 	}
 	var resets []config.Reset
-	for _, m := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(all["devices.reset"], -1) {
-		resets = append(resets, config.Reset(m[1]))
+	_, listed, _ := strings.Cut(all["devices.reset"], ": ")
+	for _, word := range regexp.MustCompile(`[a-z]+`).FindAllString(strings.Split(listed, "|")[0], -1) {
+		if word != "or" {
+			resets = append(resets, config.Reset(word))
+		}
 	}
 	if !slices.Equal(resets, config.Resets) {
 		t.Errorf("ways to reset: %q, want %q", resets, config.Resets)

@@ -10,10 +10,9 @@ import (
 
 var errEnded = errors.New("the interface has ended")
 
-// Change applies a configuration that differs only in MTU, addresses, routes, SourceCheck, Follow and Up, and
-// sets ib0 up if Up is new. It returns when the host has them. Any goroutine may call it while Run runs.
-// Errors: why the host refused some of them, which is retried as at the start; the error of ctx, after which
-// they may still be set; why the interface has ended.
+// Change applies a configuration that differs only in live fields ([config.Field]), and sets ib0 up if Up is new. It
+// returns when the host has them. Any goroutine may call it while Run runs. Errors: why the host refused some of them,
+// which is retried as at the start; the error of ctx, after which they may still be set; why the interface has ended.
 func (f *Iface) Change(ctx context.Context, cfg config.Interface) error {
 	want, err := assignmentOf(cfg)
 	if err != nil {
@@ -27,8 +26,7 @@ func (f *Iface) Change(ctx context.Context, cfg config.Interface) error {
 		}
 		a, rises := &f.host.assignment, cfg.Up && !f.host.now.Up
 		a.want, a.raise, a.rising = want, rises && (!f.cfg.Up || a.raise), rises && (!f.cfg.Up || a.rising)
-		f.cfg.MTU, f.cfg.Addresses, f.cfg.Routes = cfg.MTU, cfg.Addresses, cfg.Routes
-		f.cfg.Up, f.cfg.SourceCheck = cfg.Up, cfg.SourceCheck
+		f.cfg.Change(&cfg)
 		f.checkSources()
 		f.host.carryOut(func(err error) { done <- err })
 	}); err != nil {

@@ -48,6 +48,8 @@ type Config struct {
 	Lend          bool        `json:"lend"` // such a daemon needs no interface of its own
 	Devices       []Device    `json:"devices"`
 	Interfaces    []Interface `json:"interfaces"`
+
+	Added map[string]Addition `json:"added"` // the interfaces that were added at run time, by name
 }
 
 // New returns a configuration with the defaults of its own settings.

@@ -48,7 +48,7 @@ func TestParseExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := NewInterface()
-	first.SendWRs, first.RecvWRs, first.Lanes = 128, 128, 1
+	first.SendWRs, first.RecvWRs = 128, 128
 	first.Device = "soft0"
 	want := &Config{
 		Control: "/run/x.sock", MetricsListen: "[::1]:9471", Sandbox: true,
@@ -61,7 +61,7 @@ func TestParseExample(t *testing.T) {
 			Coordinator: "/run/ipoibd/soft0", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
-			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256, Lanes: 1,
+			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
 			Addresses: []string{"10.9.0.1/24", "fd09::1/64"}, Routes: []string{"10.0.0.0/8 via 10.9.0.254"}, Up: true,
 		}},
 	}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/netip"
 	"strings"
 	"unicode"
@@ -31,16 +30,7 @@ type Interface struct {
 	Netns       string   `json:"netns"`  // empty: that of the daemon
 	Netdev      string   `json:"netdev"` // empty: Name
 	Owner       string   `json:"owner"`
-	Lanes       int      `json:"-"` // of its device; Validate sets it
-	// Request is the request that has added the interface at run time; empty: it is of the
-	// configuration of the start, or of a file.
-	Request string `json:"request"`
-	// Existing: the interface must exist, left by an earlier daemon.
-	Existing bool `json:"existing"`
 }
-
-// Runtime reports whether the interface was added at run time.
-func (f *Interface) Runtime() bool { return f.Request != "" }
 
 // NetdevName returns the name of the interface in the kernel.
 func (f *Interface) NetdevName() string { return cmp.Or(f.Netdev, f.Name) }
@@ -48,15 +38,6 @@ func (f *Interface) NetdevName() string { return cmp.Or(f.Netdev, f.Name) }
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
 	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault, EBPF: true}
-}
-
-// UnmarshalJSON decodes what another version has handed over, over the defaults.
-func (f *Interface) UnmarshalJSON(text []byte) error {
-	type plain Interface
-	p := plain(NewInterface())
-	err := json.Unmarshal(text, &p)
-	*f = Interface(p)
-	return err
 }
 
 // Change gives the live fields of f the values of another interface.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,65 @@ import (
 )
 
 var errNoJSON = errors.New("the interface is not a JSON object")
+
+// Addition says how an interface was added at run time. All others are those of the start, or of a file.
+type Addition struct {
+	Request  string `json:"request"`
+	Existing bool   `json:"existing"` // the interface must exist, left by an earlier daemon
+}
+
+// Runtime reports whether the interface of a name was added at run time.
+func (c *Config) Runtime(name string) bool { return c.Added[name].Request != "" }
+
+// handed is an interface in the state that a daemon hands over.
+type handed struct {
+	Interface
+	Addition
+}
+
+// UnmarshalJSON decodes what another version has handed over, over the defaults.
+func (h *handed) UnmarshalJSON(text []byte) error {
+	h.Interface = NewInterface()
+	return errors.Join(json.Unmarshal(text, &h.Interface), json.Unmarshal(text, &h.Addition))
+}
+
+// plain is a Config that encodes itself field by field.
+type plain Config
+
+// capsule is a Config in the state that a daemon hands over: each interface says how it was added.
+type capsule struct {
+	plain
+	Interfaces []handed  `json:"interfaces"`
+	Added      *struct{} `json:"added,omitempty"` // hides that of plain
+}
+
+// MarshalJSON encodes what a daemon hands over.
+func (c Config) MarshalJSON() ([]byte, error) {
+	h := capsule{plain: plain(c)}
+	for _, f := range c.Interfaces {
+		h.Interfaces = append(h.Interfaces, handed{f, c.Added[f.Name]})
+	}
+	return json.Marshal(h)
+}
+
+// UnmarshalJSON decodes what another version has handed over.
+func (c *Config) UnmarshalJSON(text []byte) error {
+	h := capsule{plain: plain(*c)}
+	err := json.Unmarshal(text, &h)
+	*c = Config(h.plain)
+	c.Interfaces, c.Added = nil, nil
+	for _, f := range h.Interfaces {
+		c.Interfaces = append(c.Interfaces, f.Interface)
+		if f.Request == "" {
+			continue
+		}
+		if c.Added == nil {
+			c.Added = map[string]Addition{}
+		}
+		c.Added[f.Name] = f.Addition
+	}
+	return err
+}
 
 // WithRuntime returns a configuration with one more interface, from a request: a JSON object with
 // the fields that an interface has in a file. It replaces an earlier one of that name that was added
@@ -24,7 +84,7 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 		return nil, fmt.Errorf("%w: %w", errNoJSON, err)
 	}
 	f, d := NewInterface(), decoder{lines: map[string]int{}}
-	f.Name, f.Device, f.Request = "", "", string(text)
+	f.Name, f.Device = "", ""
 	mapping(&d, "", root.Content[0], InterfaceFields, &f)
 	if f.Device == "" && len(c.Devices) == 1 {
 		f.Device = c.Devices[0].Name
@@ -32,13 +92,12 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 	if len(d.mistakes) > 0 {
 		return nil, d.mistakes
 	}
-	i := slices.IndexFunc(c.Interfaces, func(x Interface) bool { return x.Name == f.Name })
-	next := c.withInterfaces(slices.Clone(c.Interfaces))
+	next, i := c.copied(), c.index(f.Name)
 	switch {
 	case i < 0:
 		i = len(next.Interfaces)
 		next.Interfaces = append(next.Interfaces, f)
-	case c.Interfaces[i].Runtime():
+	case c.Runtime(f.Name):
 		next.Interfaces[i] = f
 	default:
 		return nil, Mistakes{{
@@ -46,6 +105,7 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 			Text:  fmt.Sprintf("the configuration has an interface %s already; choose another name", f.Name),
 		}}
 	}
+	next.Added[f.Name] = Addition{Request: string(text)}
 	ms := next.mistakes()
 	for _, m := range ms {
 		m.Field = strings.TrimPrefix(m.Field, fmt.Sprintf("interfaces[%d].", i))
@@ -59,10 +119,11 @@ func (c *Config) WithRuntime(text []byte) (*Config, error) {
 // WithRuntimeOf returns a configuration with the interfaces that were added to another one at run
 // time, except those that it has itself. It returns [Mistakes] if they do not fit.
 func (c *Config) WithRuntimeOf(other *Config) (*Config, error) {
-	next := c.withInterfaces(slices.Clone(c.Interfaces))
+	next := c.copied()
 	for _, f := range other.Interfaces {
-		if f.Runtime() && !slices.ContainsFunc(c.Interfaces, func(x Interface) bool { return x.Name == f.Name }) {
+		if other.Runtime(f.Name) && c.index(f.Name) < 0 {
 			next.Interfaces = append(next.Interfaces, f)
+			next.Added[f.Name] = other.Added[f.Name]
 		}
 	}
 	ms := next.mistakes()
@@ -81,16 +142,25 @@ func (c *Config) WithRuntimeOf(other *Config) (*Config, error) {
 
 // Without returns a configuration without an interface that was added at run time.
 func (c *Config) Without(name string) (*Config, error) {
-	i := slices.IndexFunc(c.Interfaces, func(f Interface) bool { return f.Name == name })
-	if i < 0 || !c.Interfaces[i].Runtime() {
+	i := c.index(name)
+	if i < 0 || !c.Runtime(name) {
 		return nil, fmt.Errorf("interface %s was not added at run time", name)
 	}
-	return c.withInterfaces(slices.Delete(slices.Clone(c.Interfaces), i, i+1)), nil
+	next := c.copied()
+	next.Interfaces = slices.Delete(next.Interfaces, i, i+1)
+	delete(next.Added, name)
+	return next, nil
 }
 
-// withInterfaces returns a copy of c that has other interfaces.
-func (c *Config) withInterfaces(interfaces []Interface) *Config {
+// index returns the index of the interface of a name, or -1.
+func (c *Config) index(name string) int {
+	return slices.IndexFunc(c.Interfaces, func(f Interface) bool { return f.Name == name })
+}
+
+// copied returns a copy of c with a list of interfaces of its own.
+func (c *Config) copied() *Config {
 	next := *c
-	next.Interfaces = interfaces
+	next.Interfaces, next.Added = slices.Clone(c.Interfaces), map[string]Addition{}
+	maps.Copy(next.Added, c.Added)
 	return &next
 }

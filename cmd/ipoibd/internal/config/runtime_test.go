@@ -15,10 +15,10 @@ func TestWithRuntime(t *testing.T) {
 	base := *c
 	const request = `{"name": "pod1", "device": "a", "pkey": "0x8001", "mtu": 1300, "addresses": ["10.9.0.7/24"]}`
 	want := NewInterface()
-	want.Name, want.Device, want.PKey, want.MTU, want.Addresses, want.Request = "pod1", "a", 0x8001, 1300, []string{"10.9.0.7/24"}, request
-	want.SendWRs, want.RecvWRs, want.Lanes = 128, 128, 1
+	want.Name, want.Device, want.PKey, want.MTU, want.Addresses = "pod1", "a", 0x8001, 1300, []string{"10.9.0.7/24"}
+	want.SendWRs, want.RecvWRs = 128, 128
 	next, err := c.WithRuntime([]byte(request))
-	if err != nil || !reflect.DeepEqual(next.Interfaces[4], want) || !reflect.DeepEqual(*c, base) || len(c.Interfaces) != 4 {
+	if err != nil || !reflect.DeepEqual(next.Interfaces[4], want) || next.Added["pod1"].Request != request || !reflect.DeepEqual(*c, base) || len(c.Interfaces) != 4 {
 		t.Fatalf("%+v, %v; want %+v", next, err, want)
 	}
 	again, err := next.WithRuntime([]byte(`{"name": "pod1", "device": "b", "up": true}`))
@@ -26,7 +26,7 @@ func TestWithRuntime(t *testing.T) {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	gone, err := again.Without("pod1")
-	if err != nil || !reflect.DeepEqual(gone, c) {
+	if err != nil || !reflect.DeepEqual(gone.Interfaces, c.Interfaces) || len(gone.Added) > 0 {
 		t.Errorf("%+v, %v", gone, err)
 	}
 	for _, name := range []string{"a0", "pod1"} {
@@ -89,7 +89,7 @@ func TestWithRuntimeOf(t *testing.T) {
 	if _, restart := MakePlan(now, next); restart != nil {
 		t.Errorf("only a restart can carry this out: %v", restart)
 	}
-	if err != nil || !slices.Equal(names(next), []string{"q", "a1", "b0", "b1", "p"}) || next.Interfaces[0].Runtime() || !next.Interfaces[4].Runtime() {
+	if err != nil || !slices.Equal(names(next), []string{"q", "a1", "b0", "b1", "p"}) || next.Runtime("q") || !next.Runtime("p") || len(next.Added) != 1 {
 		t.Errorf("%+v, %v", next, err)
 	}
 	file = twoByTwo(t)

@@ -148,7 +148,6 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	d := &devices[i]
 	k := lookUp(d.HCA)
-	f.Lanes = d.Lanes
 	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
 	within(place{at + ".send_wrs", ms}, f.SendWRs, ud.MinTxSlots, maxQueueWRs)
 	within(place{at + ".recv_wrs", ms}, f.RecvWRs, ud.MinRxSlots, maxQueueWRs)

@@ -158,12 +158,14 @@ func (c *Current) change(ctx context.Context, follow follow) (report.Reload, err
 // apply carries out a change. It first forgets what was added at run time and has failed, such as the
 // interface of a pod that has ended. c.changing is held, or the daemon does not serve yet.
 func (c *Current) apply(ctx context.Context, follow follow) (report.Reload, error) {
-	was, now := c.opts.Fleet.Works(c.cfg), *c.cfg
-	now.Interfaces = slices.DeleteFunc(slices.Clone(now.Interfaces), func(f config.Interface) bool {
+	was, now := c.opts.Fleet.Works(c.cfg), c.cfg
+	for _, f := range c.cfg.Interfaces {
 		works := slices.ContainsFunc(was.Interfaces, func(w config.Interface) bool { return w.Name == f.Name })
-		return f.Runtime() && !works
-	})
-	next, err := follow(&now)
+		if c.cfg.Runtime(f.Name) && !works {
+			now, _ = now.Without(f.Name)
+		}
+	}
+	next, err := follow(now)
 	if err != nil {
 		return report.Reload{}, &mistaken{err}
 	}

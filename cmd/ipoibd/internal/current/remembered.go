@@ -35,8 +35,8 @@ func (c *Current) remember() error {
 	}
 	requests := slices.Collect(maps.Values(c.left))
 	for _, f := range c.cfg.Interfaces {
-		if f.Runtime() && !c.opts.Forget {
-			requests = append(requests, json.RawMessage(f.Request))
+		if c.cfg.Runtime(f.Name) && !c.opts.Forget {
+			requests = append(requests, json.RawMessage(c.cfg.Added[f.Name].Request))
 		}
 	}
 	if err := replaceFile(memoryOf(c.cfg.Control), requests); err != nil {
@@ -83,7 +83,7 @@ func (c *Current) TakeBack() {
 		_, err := c.apply(c.running, func(now *config.Config) (*config.Config, error) {
 			next, err := now.WithRuntime(r)
 			if err == nil {
-				next.Interfaces[len(next.Interfaces)-1].Existing = true
+				next.Added[nameIn(r)] = config.Addition{Request: string(r), Existing: true}
 			}
 			return next, err
 		})

@@ -759,7 +759,7 @@ func TestInterfacesAtRunTime(t *testing.T) {
 	// One that cannot be taken back is not forgotten: a later start takes it back, unless it is removed.
 	refusing := options()
 	refusing.Admit = func(next *config.Config) error {
-		if slices.ContainsFunc(next.Interfaces, func(f config.Interface) bool { return f.Runtime() }) {
+		if len(next.Added) > 0 {
 			return errors.New("refused")
 		}
 		return nil

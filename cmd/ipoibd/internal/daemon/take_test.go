@@ -102,7 +102,8 @@ func TestConfigurationIsHandedOver(t *testing.T) {
 	index := 3
 	cfg.Devices[0].Peers, cfg.Devices[0].Grace = []string{"192.0.2.7"}, 7*time.Second
 	cfg.Interfaces[0].GIDIndex, cfg.Interfaces[0].Addresses = &index, []string{"10.0.0.1/24"}
-	cfg.Interfaces[1].PKey, cfg.Interfaces[1].Request, cfg.Interfaces[1].Existing = 0x8001, `{"name":"ib1"}`, true
+	cfg.Interfaces[1].PKey = 0x8001
+	cfg.Added = map[string]config.Addition{"ib1": {Request: `{"name":"ib1"}`, Existing: true}}
 	must(t, cfg.Validate())
 	text, err := json.Marshal(handed{Config: *cfg})
 	must(t, err)

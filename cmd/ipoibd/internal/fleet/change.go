@@ -26,6 +26,7 @@ var errLingers = fmt.Errorf("it has not ended within %s; it will end in the back
 type Made struct {
 	devices map[string]*Device
 	ifaces  map[string]*Interface
+	cfg     *config.Config // that they belong to
 	in      Namespace
 	asleep  bool     // the devices begin suspended
 	wereUp  []string // interfaces that were up in the process that handed them over
@@ -45,7 +46,7 @@ func (m Made) Discard() (err error) {
 // Prepare makes what a plan adds, and devices for those that it rebuilds, and changes nothing else. in is the
 // namespace of a new interface. After an error, what was made must be discarded.
 func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Config, in Namespace) (m Made, err error) {
-	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, in: in}
+	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, cfg: is, in: in}
 	for _, s := range p.Devices {
 		if ctx.Err() != nil {
 			return m, context.Cause(ctx)
@@ -67,13 +68,13 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		}
 		switch s.Change {
 		case config.Added:
-			i, err := f.make.iface(s.Is, m.on(f, s.Is), m.in)
+			i, err := f.make.iface(s.Is, m.on(f, s.Is), m)
 			if err != nil {
 				return m, fmt.Errorf("interface %s: %w", s.Name, err)
 			}
 			m.ifaces[s.Name] = i
 		case config.Rebuilt:
-			if s.Was.Lanes != s.Is.Lanes && f.Interface(s.Name).iface.Elsewhere() {
+			if i := f.Interface(s.Name); i.device.lanes != m.on(f, s.Is).lanes && i.iface.Elsewhere() {
 				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is "+
 					"in another network namespace; move it back, or keep the number", s.Name)
 			}
@@ -218,7 +219,7 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 				lost = append(lost, i)
 				break
 			}
-			next, err := f.make.rebuild(i, s, f.Device(s.Is.Device), m.in)
+			next, err := f.make.rebuild(i, s, f.Device(s.Is.Device), m)
 			if err != nil {
 				errs[s.Name] = err
 				lost = append(lost, i)
@@ -235,7 +236,7 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 	f.mu.Lock()
 	f.ifaces = ifaces
 	for n, i := range ifaces { // the steps of those that are removed come last
-		i.runtime = steps[n].Is.Runtime()
+		i.runtime = m.cfg.Runtime(steps[n].Name)
 	}
 	f.mu.Unlock()
 	for _, i := range fresh {

@@ -72,7 +72,7 @@ func (p *Parked) Export(w *capsule.Writer) error {
 // Import makes everything that another process runs by a configuration. Nothing of it runs yet. After an error, part
 // of it is made; Close closes it.
 func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error) {
-	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}}
+	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, cfg: cfg}
 	var s state
 	if err := r.ValueIfAny("fleet", &s); err != nil {
 		return m, err
@@ -99,7 +99,7 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 	}
 	for _, c := range cfg.Interfaces {
 		d := m.devices[c.Device]
-		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.make.env(d))
+		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.make.env(c.Name, d, m))
 		if err != nil {
 			return m, fmt.Errorf("interface %s: %w", c.Name, err)
 		}

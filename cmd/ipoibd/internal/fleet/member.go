@@ -39,6 +39,7 @@ type Device struct {
 	name     string
 	Slot     *backend.Slot
 	portGUID hca.GUID
+	lanes    int     // of each of its interfaces
 	busy     bool    // another process used the HCA, or its UDP port, or it did not work, when it was constructed
 	run      routine // of Run
 	before   counted // by other processes
@@ -84,7 +85,7 @@ func (k *maker) device(
 		return nil, errors.Join(err, slot.Close())
 	}
 	sharing := slot.Sharing()
-	return &Device{name: c.Name, Slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
+	return &Device{name: c.Name, Slot: slot, portGUID: guid, lanes: c.Lanes, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay,
 		Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
 		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset,
@@ -128,12 +129,8 @@ type Namespace struct {
 }
 
 // iface creates or adopts an interface.
-func (k *maker) iface(c config.Interface, d *Device, in Namespace) (*Interface, error) {
-	env := k.env(d)
-	if c.Name == in.Interface {
-		env.Namespace = in.File
-	}
-	i, err := iface.Open(c, d.portGUID, env)
+func (k *maker) iface(c config.Interface, d *Device, m Made) (*Interface, error) {
+	i, err := iface.Open(c, d.portGUID, k.env(c.Name, d, m))
 	if err != nil {
 		return nil, err
 	}
@@ -141,25 +138,30 @@ func (k *maker) iface(c config.Interface, d *Device, in Namespace) (*Interface, 
 }
 
 // rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
-func (k *maker) rebuild(was *Interface, s config.Step[config.Interface], d *Device, in Namespace) (*Interface, error) {
+func (k *maker) rebuild(was *Interface, s config.Step[config.Interface], d *Device, m Made) (*Interface, error) {
 	moves := s.Was.Netns != s.Is.Netns || s.Was.NetdevName() != s.Is.NetdevName()
-	if moves || s.Was.Lanes != s.Is.Lanes {
+	if moves || was.device.lanes != d.lanes {
 		if err := was.release(!moves); err != nil {
 			return nil, err
 		}
-		return k.iface(s.Is, d, in)
+		return k.iface(s.Is, d, m)
 	}
-	i, err := was.iface.Rebuild(s.Is, k.env(d))
+	i, err := was.iface.Rebuild(s.Is, k.env(s.Name, d, m))
 	if err != nil {
 		return nil, err
 	}
 	return &Interface{iface: i, device: d}, nil
 }
 
-func (k *maker) env(d *Device) iface.Env {
-	return iface.Env{
+func (k *maker) env(name string, d *Device, m Made) iface.Env {
+	env := iface.Env{
 		Device: d.Device, Journal: k.opts.Journal, Log: k.opts.Log, Programs: k.opts.Programs, NoBPF: &k.noBPF,
+		Lanes: d.lanes, Runtime: m.cfg.Runtime(name), Existing: m.cfg.Added[name].Existing,
 	}
+	if name == m.in.Interface {
+		env.Namespace = m.in.File
+	}
+	return env
 }
 
 // status returns the status of an interface, with what the interface itself does not know: that it

@@ -355,8 +355,8 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 	if err != nil {
 		return nil, err
 	}
-	if n := len(tap.Queues()); n != cfg.Lanes || tap.Name() != cfg.NetdevName() {
-		err := fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), cfg.Lanes, cfg.NetdevName())
+	if n := len(tap.Queues()); n != env.Lanes || tap.Name() != cfg.NetdevName() {
+		err := fmt.Errorf("%d queues of %s for %d lanes of %s", n, tap.Name(), env.Lanes, cfg.NetdevName())
 		return nil, errors.Join(err, tap.Close())
 	}
 	if s.Offloads.Got != tap.Offloads() {

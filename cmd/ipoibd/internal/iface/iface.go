@@ -78,6 +78,10 @@ type Env struct {
 	Programs *bpf.Programs
 	NoBPF    *sync.Once // logs that eBPF is not available, once for all interfaces
 
+	Lanes    int  // of the device
+	Runtime  bool // the interface was added at run time
+	Existing bool // for Open: it must exist, left by an earlier daemon
+
 	Namespace *os.File // for Open: the configured network namespace, if it is open already; the caller closes it
 }
 
@@ -85,8 +89,8 @@ type Env struct {
 // path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{
-		Name: cfg.NetdevName(), Netns: cfg.Netns, Namespace: env.Namespace, Existing: cfg.Existing,
-		MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
+		Name: cfg.NetdevName(), Netns: cfg.Netns, Namespace: env.Namespace, Existing: env.Existing,
+		MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: env.Lanes,
 	})
 	if err != nil {
 		return nil, err
@@ -108,8 +112,8 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 // configuration gives ib0, needs another TAP, by Close or Delete, and Open. After an error the TAP is
 // closed. f must not be used any more, except for its Status.
 func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
-	if cfg.Lanes != len(f.lanes) {
-		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", cfg.Lanes, len(f.lanes)), f.Close())
+	if env.Lanes != len(f.lanes) {
+		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes)), f.Close())
 	}
 	tap, programmable := f.host.tap.(programmable)
 	if programmable {
@@ -161,8 +165,8 @@ const initialMTU = 1500
 const lentMaxHeard = 1024
 
 // peerBounds returns the bounds of an interface's table of peers.
-func peerBounds(cfg config.Interface) neigh.Config {
-	if cfg.Runtime() {
+func peerBounds(runtime bool) neigh.Config {
+	if runtime {
 		return neigh.Config{
 			MaxPeers: lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard,
 			MaxHeard: lentMaxHeard,
@@ -213,7 +217,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	}
 	f.nbrs = neighbours{
 		f:       f,
-		table:   neigh.New(peerBounds(cfg)),
+		table:   neigh.New(peerBounds(env.Runtime)),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		echoes:  echoes{},
 		strayed: make(chan struct{}, 1),

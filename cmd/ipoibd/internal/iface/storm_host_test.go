@@ -133,9 +133,9 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	}
 	h.dev = device.New(conf)
 	cfg := testConfig()
-	cfg.Name, cfg.Lanes = "ib_"+h.name, lanes
+	cfg.Name = "ib_" + h.name
 	var err error
-	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet}); err != nil {
+	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet, Lanes: lanes}); err != nil {
 		s.Fatal(err)
 	}
 	x.hca, x.slot, x.ladder = under, slot, recordLadder(h.iface)

@@ -39,8 +39,7 @@
 //
 // All other code asks the tables instead of comparing names. The inventory lists HCAs of the new
 // kind only on a host that has some, after those of the other kinds. A setting that only the new
-// kind has is a field of config.Device, with a row in its method check. It is documented in
-// docs/config.md, and cmd/ipoibd/run.go adds a flag if a single interface needs one.
+// kind has is a field of config.Device, with a row in config.DeviceFields.
 //
 // # Inventory
 //

@@ -1,6 +1,9 @@
 // Package config holds the settings of an operator as plain data, from flags or from a
 // YAML file, and checks them in one place. All mistakes are reported at once, as data:
 // file, line, field and text. [MakePlan] compares two configurations for a reload.
+//
+// [Fields], [DeviceFields] and [InterfaceFields] say everything about the fields but their use. A new field is one in
+// a struct, its row, and its use; then 'make man' rewrites the documentation.
 package config
 
 import (

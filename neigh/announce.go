@@ -37,23 +37,22 @@ func (a *announcer) due(now time.Time) (due bool) {
 
 // announceDue announces every address of the host to the fabric, if an announcement
 // is due.
-func (t *core) announceDue() {
-	if !t.link.up || !t.news.due(t.now) {
-		return
+func (h *host) announceDue() {
+	if h.link.up && h.news.due(h.step.now) {
+		h.ips.all(func(ip netip.Addr) { h.sendGroup(h.announcement(ip)) })
 	}
-	t.hosts.all(func(ip netip.Addr) { t.sendGroup(t.announcement(ip)) })
 }
 
 // announcement counts and returns a message that announces an address of the host: a
 // gratuitous ARP request (RFC 5227 section 3) or an unsolicited neighbour advertisement
 // (RFC 4861 section 7.2.6).
-func (t *core) announcement(ip netip.Addr) []byte {
-	t.stats.Announcements++
+func (h *host) announcement(ip netip.Addr) []byte {
+	h.step.stats.Announcements++
 	if ip.Is4() {
-		return t.newRequest(ip, ip)
+		return h.newRequest(ip, ip)
 	}
-	msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr())
-	if t.hosts.router {
+	msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, h.link.addr())
+	if h.ips.router {
 		setRouterFlag(msg[ipoib.HeaderLen:])
 	}
 	return msg

@@ -12,14 +12,14 @@ import (
 // zero if both are unknown.
 func (t *Table) hostARP(f frame, late bool) {
 	in, err := ipoib.ParseEtherARP(f.body())
-	if err != nil || !t.mac.is(in.SHA) {
-		t.drop(DropBadARP)
+	if err != nil || !t.host.mac.is(in.SHA) {
+		t.step.drop(DropBadARP)
 		return
 	}
 	if f.typ == ipoib.EtherTypeARP {
 		t.hostClaims(in.SPA)
 	}
-	out := ipoib.ARP{Op: in.Op, SHA: t.link.addr(), SPA: in.SPA, TPA: in.TPA}
+	out := ipoib.ARP{Op: in.Op, SHA: t.host.link.addr(), SPA: in.SPA, TPA: in.TPA}
 	out.THA, _ = t.addrOf(in.THA)
 	if addr, ok := t.addrOf(f.dst); ok {
 		out.THA = addr
@@ -32,11 +32,11 @@ func (t *Table) hostARP(f frame, late bool) {
 func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) {
 	in, err := ipoib.ParseARP(body)
 	if err != nil {
-		t.drop(DropBadARP)
+		t.step.drop(DropBadARP)
 		return
 	}
 	if endpointOf(in.SHA) != e {
-		t.drop(DropForged)
+		t.step.drop(DropForged)
 		return
 	}
 	claimed := in.SPA
@@ -47,11 +47,11 @@ func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicas
 	// The GRH does not suffice to choose the destination MAC: if the fabric replicates
 	// groups, a broadcast arrives at our own address. A request counts as unicast only if
 	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
-	dst, request := t.mac.dest(), in.Op != ipoib.ARPReply
-	if multicast || request && (in.SPA == in.TPA || !t.hosts.has(in.TPA)) {
+	dst, request := t.host.mac.dest(), in.Op != ipoib.ARPReply
+	if multicast || request && (in.SPA == in.TPA || !t.host.ips.has(in.TPA)) {
 		dst = ipoib.Broadcast
 	}
 	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
-	t.deliver(out.Append(newFrame(dst, p.mac, typ)))
+	t.host.deliver(out.Append(newFrame(dst, p.mac, typ)))
 	t.resolved(claimed, p)
 }

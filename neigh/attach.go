@@ -41,9 +41,9 @@ func (l *attachment) setSelf(self endpoint, now time.Time) {
 
 // attach stores the QP's attributes and announces a new address.
 func (t *Table) attach(ev Attached) {
-	if self := endpointOf(ev.Self); self != t.link.self {
-		t.link.setSelf(self, t.now)
-		t.news.restart(t.now)
+	if self := endpointOf(ev.Self); self != t.host.link.self {
+		t.host.link.setSelf(self, t.step.now)
+		t.host.news.restart(t.step.now)
 		clear(t.notices.last)
 		if p := t.peers.byEndpoint[self]; p != nil {
 			t.removePeer(p)
@@ -51,26 +51,26 @@ func (t *Table) attach(ev Attached) {
 	}
 	// In a fixed order, so that the same events cause the same actions.
 	byMGID := func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }
-	for _, mgid := range slices.SortedFunc(maps.Keys(t.link.groups), byMGID) {
-		if old := t.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
+	for _, mgid := range slices.SortedFunc(maps.Keys(t.host.link.groups), byMGID) {
+		if old := t.host.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
 			t.returnAH(old)
 		}
 	}
-	t.link.up = true
-	t.link.broadcast, t.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
-	t.link.mtu, t.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
+	t.host.link.up = true
+	t.host.link.broadcast, t.host.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
+	t.host.link.mtu, t.host.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	t.setQKey(ev.QKey)
 	t.askRestored()
 	t.pub.urgent()
-	t.announceDue()
+	t.host.announceDue()
 }
 
 // setQKey changes the Q_Key of all destinations.
 func (t *Table) setQKey(qkey hca.QKey) {
-	if qkey == t.link.qkey {
+	if qkey == t.host.link.qkey {
 		return
 	}
-	t.link.qkey = qkey
+	t.host.link.qkey = qkey
 	for _, p := range t.peers.byEndpoint {
 		if p.shown.route {
 			t.show(p)
@@ -82,14 +82,14 @@ func (t *Table) setQKey(qkey hca.QKey) {
 // address is remembered: if the same one is attached again, there is nothing to
 // announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
-	t.link.up, t.link.groups = false, nil
+	t.host.link.up, t.host.link.groups = false, nil
 	for _, class := range t.peers.classes() {
 		all(class, func(p *peer) {
-			t.dropKept(&p.kept, DropDetached)
+			t.kept.drop(&p.kept, DropDetached)
 			t.voidHandle(p)
 		})
 	}
-	t.stats.StraysUnanswerable += uint64(len(t.notices.asked))
+	t.step.stats.StraysUnanswerable += uint64(len(t.notices.asked))
 	clear(t.notices.asked)
 	for _, r := range t.resolver.byIP {
 		t.giveUp(r, DropDetached)
@@ -97,21 +97,12 @@ func (t *Table) detach() {
 	t.pub.urgent()
 }
 
-// hostAddrs stores the host's addresses and announces new ones.
-func (t *core) hostAddrs(ev HostAddrs) {
-	t.hosts.router = t.hosts.router || ev.Router
-	if t.hosts.set(ev.Addrs) {
-		t.news.restart(t.now)
-		t.announceDue()
-	}
-}
-
 // hostMAC sets ib0's own MAC. A peer with the same MAC gets a different one.
 func (t *Table) hostMAC(m ipoib.MAC) {
-	if m.IsZero() || m.IsMulticast() || t.mac.own.is(m) {
+	if m.IsZero() || m.IsMulticast() || t.host.mac.own.is(m) {
 		return
 	}
-	t.mac.setOwn(m, t.now)
+	t.host.mac.setOwn(m, t.step.now)
 	if p := t.peers.byMAC[m]; p != nil {
 		t.peers.setMAC(p, t.freeMAC(p.endpoint, netip.Addr{}))
 		t.show(p)
@@ -123,9 +114,9 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 // addresses as well: announcing an address that has moved away would attract
 // its traffic.
 func (t *Table) hostPortChanged(alone bool) {
-	t.mac.alone = alone
-	t.hosts.unlearnAll()
-	if t.mac.unlearn() {
+	t.host.mac.alone = alone
+	t.host.ips.unlearnAll()
+	if t.host.mac.unlearn() {
 		t.pub.urgent()
 	}
 }

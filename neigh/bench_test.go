@@ -170,10 +170,10 @@ func (t *Table) check() error {
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("resolver exceeds its bounds: %+v", s)
-	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
+	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.host.link.up && len(t.notices.asked) > 0:
 		return fmt.Errorf("%d senders noticed, %d handles requested", len(t.notices.last), len(t.notices.asked))
-	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
-		return fmt.Errorf("host addresses exceed their bounds: %d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
+	case len(t.host.ips.learnt) > maxLearntIPs || len(t.host.ips.given) > maxHostAddrs:
+		return fmt.Errorf("host addresses exceed their bounds: %d learnt, %d given", len(t.host.ips.learnt), len(t.host.ips.given))
 	}
 	if err := t.checkKept(); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (t *Table) checkPeers() error {
 		if p.silence.alarm.pos > 0 {
 			awaited++
 		}
-		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.link.up && p.silence.alarm.pos > 0 {
+		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.host.link.up && p.silence.alarm.pos > 0 {
 			return fmt.Errorf("peer %v: %+v, its GID has %d", e, p, len(t.peers.byGID[e.gid]))
 		}
 		switch h := &p.handle; h.state {
@@ -265,8 +265,8 @@ func (t *Table) checkPeers() error {
 				return fmt.Errorf("request %d of %v is lost", h.id, e)
 			}
 		}
-		bad := p.endpoint != e || t.peers.byMAC[p.mac] != p || t.mac.own.is(p.mac) || t.mac.learnt.is(p.mac) ||
-			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.link.self ||
+		bad := p.endpoint != e || t.peers.byMAC[p.mac] != p || t.host.mac.own.is(p.mac) || t.host.mac.learnt.is(p.mac) ||
+			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.host.link.self ||
 			len(p.kept.frames) > 0 && p.handle.state != handleAsked && p.handle.state != handleWaiting
 		if bad {
 			return fmt.Errorf("inconsistent peer %v: %+v", e, p)

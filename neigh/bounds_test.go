@@ -190,7 +190,7 @@ func TestHostAddressesBounded(t *testing.T) {
 	for i := range maxLearntIPs + 10 {
 		b.step(hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, fmt.Sprintf("10.3.0.%d", i+1), ipB))
 	}
-	if h := &b.table.hosts; len(h.given) != maxHostAddrs || len(h.learnt) != maxLearntIPs || h.learnt[0] != ip("10.3.0.11") {
+	if h := &b.table.host.ips; len(h.given) != maxHostAddrs || len(h.learnt) != maxLearntIPs || h.learnt[0] != ip("10.3.0.11") {
 		t.Errorf("%d given, %d learnt from %v", len(h.given), len(h.learnt), h.learnt[0])
 	}
 }

@@ -14,11 +14,11 @@ func (t *roster) promote(p *peer) {
 		t.peers.use(p)
 		if p.shown.source {
 			t.show(p)
-			t.pub.changeBy(t.now.Add(latePause))
+			t.pub.changeBy(t.step.now.Add(latePause))
 		}
 	}
-	t.peers.touch(p, t.now)
-	p.sentAt = t.now
+	t.peers.touch(p, t.step.now)
+	p.sentAt = t.step.now
 	t.dataSent(p)
 }
 
@@ -63,7 +63,7 @@ func (t *roster) makeRoomUsed() bool {
 			t.promote(p)
 			continue
 		}
-		if t.now.Sub(p.seen) < pressureIdle {
+		if t.step.now.Sub(p.seen) < pressureIdle {
 			return false
 		}
 		t.evict(p)
@@ -73,20 +73,20 @@ func (t *roster) makeRoomUsed() bool {
 }
 
 func (t *roster) evict(p *peer) {
-	t.stats.Evicted++
+	t.step.stats.Evicted++
 	t.removePeer(p)
 }
 
 // removePeer removes p, its handle and the messages kept for it. Its addresses are
 // remembered.
 func (t *roster) removePeer(p *peer) {
-	t.dropKept(&p.kept, DropEvicted)
+	t.kept.drop(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
 	t.hide(p)
 	t.remember(p)
 	if !p.plain {
-		t.pub.changeBy(t.now.Add(latePause))
+		t.pub.changeBy(t.step.now.Add(latePause))
 	}
 }
 
@@ -98,12 +98,12 @@ func (t *roster) sweep() {
 			if p.used && len(p.ips) > 0 {
 				idle = usedIdle
 			}
-			if t.now.Sub(p.seen) >= idle {
+			if t.step.now.Sub(p.seen) >= idle {
 				t.removePeer(p)
 			}
 		})
 	}
-	if t.mac.refresh(t.now) {
+	if t.host.mac.refresh(t.step.now) {
 		t.pub.change()
 	}
 }

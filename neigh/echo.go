@@ -6,7 +6,7 @@ import (
 
 // ping sends an echo request to a peer, when its address and its handle are known.
 func (t *Table) ping(ev Ping) {
-	t.stats.Pings++
+	t.step.stats.Pings++
 	ip := ev.IP.Unmap().WithZone("")
 	p := t.peers.byEndpoint[endpoint{ev.GID, ev.QPN}]
 	if ip.IsValid() {
@@ -14,21 +14,21 @@ func (t *Table) ping(ev Ping) {
 	}
 	msg := ipoib.Echo{ID: ev.ID}.Message(max(ev.Size, ipoib.MinEcho))
 	switch {
-	case !t.link.up:
-		t.drop(DropDetached)
-	case len(msg)-ipoib.HeaderLen > t.link.portMTU:
-		t.drop(DropOversize)
+	case !t.host.link.up:
+		t.step.drop(DropDetached)
+	case len(msg)-ipoib.HeaderLen > t.host.link.portMTU:
+		t.step.drop(DropOversize)
 	case p != nil:
 		t.introduce(p)
 		t.sendPeer(p, outgoing{msg: msg, control: true})
 	case !ip.IsValid():
-		t.drop(DropEchoStranger)
-	case !isUnicast(ip) || t.hosts.has(ip):
-		t.drop(DropUnresolvable)
+		t.step.drop(DropEchoStranger)
+	case !isUnicast(ip) || t.host.ips.has(ip):
+		t.step.drop(DropUnresolvable)
 	default:
 		// In the form of a frame, as resolutions keep them.
-		frame := newFrame(ipoib.MAC{}, t.mac.dest(), ipoib.EtherTypeEcho)
-		t.await(ip, t.hosts.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
+		frame := newFrame(ipoib.MAC{}, t.host.mac.dest(), ipoib.EtherTypeEcho)
+		t.await(ip, t.host.ips.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
 	}
 }
 
@@ -36,9 +36,9 @@ func (t *Table) ping(ev Ping) {
 // data to it. Otherwise p might have missed the announcements of this host, and would not answer an
 // echo request. These requests go to the whole group, so they are as few as those for silent peers.
 func (t *Table) introduce(p *peer) {
-	if n := len(p.ips); n > 0 && !p.used && t.introductions.allow(t.now, maxAskRate) {
+	if n := len(p.ips); n > 0 && !p.used && t.introductions.allow(t.step.now, maxAskRate) {
 		ip := p.ips[n-1]
-		t.sendRequest(t.hosts.source(ip, ip), ip)
+		t.host.sendRequest(t.host.ips.source(ip, ip), ip)
 	}
 }
 
@@ -48,14 +48,14 @@ func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
 	p := t.peers.byEndpoint[e]
 	switch {
 	case err != nil || multicast:
-		t.drop(DropBadEcho)
+		t.step.drop(DropBadEcho)
 	case echo.Reply:
-		t.stats.EchoReplies++
-		t.emit(EchoReply{echo.ID, e.gid, e.qpn, len(body)})
+		t.step.stats.EchoReplies++
+		t.step.emit(EchoReply{echo.ID, e.gid, e.qpn, len(body)})
 	case p == nil:
-		t.drop(DropEchoStranger)
-	case !t.echoes.allow(t.now, maxEchoRate):
-		t.drop(DropEchoLimit)
+		t.step.drop(DropEchoStranger)
+	case !t.echoes.allow(t.step.now, maxEchoRate):
+		t.step.drop(DropEchoLimit)
 	default:
 		t.sendPeer(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
 	}

@@ -38,7 +38,7 @@ func FuzzFromHost(f *testing.F) {
 
 func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
 	typ, body, err := ipoib.ParseHeader(msg)
-	if err != nil || !typ.Carried() || len(body) > b.table.link.mtu {
+	if err != nil || !typ.Carried() || len(body) > b.table.host.link.mtu {
 		t.Fatalf("invalid message %x: %v", msg, err)
 	}
 	if typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP {

@@ -77,54 +77,46 @@ func (t *roster) sendPeer(p *peer, o outgoing) {
 		if !o.control {
 			t.pub.needed()
 		}
-		t.emit(SendFabric{t.dest(p), o.msg})
-		t.countSent(o.late)
+		t.step.emit(SendFabric{t.dest(p), o.msg})
+		t.step.sent(o.late)
 	case handleRefused:
-		t.drop(DropAHFailed)
+		t.step.drop(DropAHFailed)
 	case handleNone:
 		if !p.used && len(t.handles.asked) >= maxAnswerAHs {
-			t.drop(DropAHLimit)
+			t.step.drop(DropAHLimit)
 			return
 		}
-		t.keep(&p.kept, o.msg)
+		t.kept.keep(&p.kept, o.msg)
 		t.becomeAsked(p)
 	default:
-		t.keep(&p.kept, o.msg)
-	}
-}
-
-func (t *core) countSent(late bool) {
-	if late {
-		t.stats.KeptSent++
-	} else {
-		t.stats.ToFabric++
+		t.kept.keep(&p.kept, o.msg)
 	}
 }
 
 // dest returns the destination of messages for p, whose handle must be ready.
 func (t *roster) dest(p *peer) hca.UDDest {
-	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}
+	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.host.link.qkey}
 }
 
 func (t *roster) becomeAsked(p *peer) {
 	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
 	p.handle.tries++
-	p.handle.asked = t.now
+	p.handle.asked = t.step.now
 	t.handles.asked[p.handle.id] = p
 }
 
 // requestAH requests a handle and returns the ID of the request.
 func (t *roster) requestAH(gid hca.GID) uint64 {
 	t.handles.lastID++
-	t.emit(CreateAH{t.handles.lastID, gid})
+	t.step.emit(CreateAH{t.handles.lastID, gid})
 	return t.handles.lastID
 }
 
 // returnAH returns a handle that no snapshot after the current one will
 // contain.
 func (t *roster) returnAH(ah hca.AH) {
-	t.emit(DestroyAH{ah, t.pub.epoch})
-	t.pub.changeBy(t.now.Add(latePause))
+	t.step.emit(DestroyAH{ah, t.pub.epoch})
+	t.pub.changeBy(t.step.now.Add(latePause))
 }
 
 func (t *roster) becomeReady(p *peer, ah hca.AH) {
@@ -136,23 +128,23 @@ func (t *roster) becomeReady(p *peer, ah hca.AH) {
 		t.dataSent(p)
 	}
 	for _, msg := range t.kept.drain(&p.kept) {
-		t.emit(SendFabric{t.dest(p), msg})
-		t.countSent(true)
+		t.step.emit(SendFabric{t.dest(p), msg})
+		t.step.sent(true)
 	}
 	if p.used {
 		t.pub.change()
 	} else {
-		t.pub.changeBy(t.now.Add(latePause))
+		t.pub.changeBy(t.step.now.Add(latePause))
 	}
 }
 
 // renew requests another handle in place of the one of p, which serves until then, unless that is
 // recent or there are too many such requests.
 func (t *roster) renew(p *peer) {
-	if p.handle.fresh != 0 || t.handles.fresh >= maxRenewals || t.now.Sub(p.handle.asked) < renewPause {
+	if p.handle.fresh != 0 || t.handles.fresh >= maxRenewals || t.step.now.Sub(p.handle.asked) < renewPause {
 		return
 	}
-	p.handle.fresh, p.handle.asked = t.requestAH(p.gid), t.now
+	p.handle.fresh, p.handle.asked = t.requestAH(p.gid), t.step.now
 	t.handles.asked[p.handle.fresh] = p
 	t.handles.fresh++
 }
@@ -182,12 +174,12 @@ func (t *roster) becomeWaiting(p *peer) {
 
 func (t *roster) becomeRefused(p *peer) {
 	p.handle.state = handleRefused
-	t.dropKept(&p.kept, DropAHFailed)
+	t.kept.drop(&p.kept, DropAHFailed)
 	t.pause(p, ahHoldoff)
 }
 
 func (t *roster) pause(p *peer, d time.Duration) {
-	t.handles.pauses.set(&p.handle.alarm, p, t.now.Add(d))
+	t.handles.pauses.set(&p.handle.alarm, p, t.step.now.Add(d))
 }
 
 // pauseOver is called when the pause of p has ended.
@@ -223,14 +215,14 @@ func (t *roster) voidHandle(p *peer) {
 func (t *Table) ahReady(ev AHReady) {
 	if e, ok := t.notices.asked[ev.ID]; ok {
 		delete(t.notices.asked, ev.ID)
-		t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
+		t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.host.link.qkey})
 		t.returnAH(ev.AH)
 		return
 	}
 	p, ok := t.handles.asked[ev.ID]
 	switch {
 	case !ok:
-		t.emit(DestroyAH{AH: ev.AH})
+		t.step.emit(DestroyAH{AH: ev.AH})
 	case p.handle.state == handleReady:
 		t.renewed(p, ev.AH)
 	default:
@@ -243,15 +235,15 @@ func (t *Table) ahReady(ev AHReady) {
 func (t *Table) ahFailed(ev AHFailed) {
 	if _, ok := t.notices.asked[ev.ID]; ok {
 		delete(t.notices.asked, ev.ID)
-		t.stats.AHFailed++
-		t.stats.StraysUnanswerable++
+		t.step.stats.AHFailed++
+		t.step.stats.StraysUnanswerable++
 		return
 	}
 	p, ok := t.handles.asked[ev.ID]
 	if !ok {
 		return
 	}
-	t.stats.AHFailed++
+	t.step.stats.AHFailed++
 	if p.handle.state == handleReady {
 		t.endRenewal(p)
 		return

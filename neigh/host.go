@@ -6,101 +6,61 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fromHost handles a frame from the host.
-func (t *Table) fromHost(raw []byte) {
-	t.stats.FromHost++
-	f, ok := parseFrame(raw)
-	if !ok {
-		t.drop(DropRunt)
-		return
-	}
-	if why, ok := t.admit(f); !ok {
-		t.drop(why)
-		return
-	}
-	t.route(f, false)
+// host is the interface's own side: its queue pair, and the MACs and IP addresses of the host, which
+// it announces and in whose name it asks.
+type host struct {
+	step *step
+	link attachment
+	mac  hostMAC
+	ips  hostIPs
+	news announcer
 }
 
-// admit decides whether a frame may pass, and learns its source. It learns
-// nothing from frames that IPoIB does not carry, because bridges send such
-// frames with their own MACs.
-func (t *Table) admit(f frame) (Reason, bool) {
-	switch {
-	case f.src.IsZero() || f.src.IsMulticast():
-		return DropBadSource, false
-	case !f.typ.Carried():
-		return DropEtherType, false
-	case t.peers.byMAC[f.src] != nil:
-		return DropLoopedMAC, false
+// setAddrs stores the host's addresses and announces new ones.
+func (h *host) setAddrs(ev HostAddrs) {
+	h.ips.router = h.ips.router || ev.Router
+	if h.ips.set(ev.Addrs) {
+		h.news.restart(h.step.now)
+		h.announceDue()
 	}
-	ok, learnt := t.mac.admit(f.src, t.now)
-	if learnt {
-		t.pub.urgent()
-	}
-	switch {
-	case !ok:
-		return DropForeignMAC, false
-	case t.mac.is(f.dst):
-		return DropToSelf, false
-	case !t.link.up:
-		return DropDetached, false
-	case len(f.body()) > t.link.mtu:
-		return DropOversize, false
-	}
-	return 0, true
 }
 
-// route forwards a frame from the host; late is set if the frame was kept
-// before.
-func (t *Table) route(f frame, late bool) {
-	switch {
-	case f.isARP():
-		t.hostARP(f, late)
-	case f.isND():
-		t.hostND(f, late)
-	case f.typ == ipoib.EtherTypeEcho: // of a Ping: frames of the host with this type are not admitted
-		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), control: true, late: late})
-	default:
-		if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
-			t.drop(DropRunt)
-			return
+// ask sends requests in the name of the host, which receives the answers. If the host has no
+// address of the family, it sends none, because no one could answer.
+func (h *host) ask(targets []netip.Addr) {
+	if !h.link.up {
+		return
+	}
+	for _, ip := range targets[:min(len(targets), maxHostAsks)] {
+		ip = ip.Unmap().WithZone("")
+		source := h.ips.source(ip, netip.Addr{})
+		if isUnicast(ip) && !h.ips.has(ip) && !source.IsUnspecified() {
+			h.sendRequest(source, ip)
 		}
-		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
 	}
 }
 
-// forward sends o, which was made from f, to the destination of f.
-func (t *Table) forward(f frame, o outgoing) {
-	if f.dst.IsMulticast() {
-		t.sendGroup(o.msg)
-		t.countSent(o.late)
-		return
+// sendRequest sends a request for target from source to the fabric.
+func (h *host) sendRequest(source, target netip.Addr) {
+	h.step.stats.Requests++
+	h.sendGroup(h.newRequest(source, target))
+}
+
+// newRequest returns a request for target from source: an ARP request (RFC 826)
+// or a neighbour solicitation (RFC 4861 section 7.2.2).
+func (h *host) newRequest(source, target netip.Addr) []byte {
+	if target.Is4() {
+		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: h.link.addr(), SPA: source, TPA: target}
+		return arp.Append(newMessage(ipoib.EtherTypeARP))
 	}
-	if p := t.peers.byMAC[f.dst]; p != nil {
-		t.sendPeer(p, o)
-		return
-	}
-	t.resolve(f)
+	return ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, h.link.addr())
 }
 
 // sendGroup sends a message to the broadcast group, to which every member is attached.
-func (t *core) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
+func (h *host) sendGroup(msg []byte) { h.step.emit(SendFabric{h.link.broadcast, msg}) }
 
-// hostClaims notes an address that the host has claimed by ARP or ND.
-func (t *Table) hostClaims(ip netip.Addr) {
-	if isUnicast(ip) {
-		t.peers.unbind(ip)
-		t.hosts.learn(ip)
-	}
-}
-
-// addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
-func (t *roster) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
-	if t.mac.is(m) {
-		return t.link.addr(), true
-	}
-	if p := t.peers.byMAC[m]; p != nil {
-		return p.addr(), true
-	}
-	return ipoib.Addr{}, false
+// deliver sends a frame to the host.
+func (h *host) deliver(frame []byte) {
+	h.step.stats.ToHost++
+	h.step.emit(SendHost{padded(frame)})
 }

@@ -4,22 +4,24 @@ package neigh
 type queue struct{ frames [][]byte }
 
 // keeper accounts for the frames in all queues of a table.
-type keeper struct{ frames, bytes int }
+type keeper struct {
+	step          *step
+	frames, bytes int
+}
 
-// keep appends a frame and takes ownership of it. It refuses new frames rather
-// than dropping old ones, because the first frames open a connection and later
-// ones are retransmitted.
-func (k *keeper) keep(q *queue, frame []byte) (Reason, bool) {
+// keep appends a frame and takes ownership of it. It drops new frames rather than old ones,
+// because the first frames open a connection and later ones are retransmitted.
+func (k *keeper) keep(q *queue, frame []byte) {
 	switch {
 	case len(q.frames) >= maxPeerFrames:
-		return DropKeptFrames, false
+		k.step.drop(DropKeptFrames)
 	case k.bytes+len(frame) > maxKeptBytes:
-		return DropKeptBytes, false
+		k.step.drop(DropKeptBytes)
+	default:
+		q.frames = append(q.frames, frame)
+		k.frames++
+		k.bytes += len(frame)
 	}
-	q.frames = append(q.frames, frame)
-	k.frames++
-	k.bytes += len(frame)
-	return 0, true
 }
 
 // drain empties the queue and returns its frames.
@@ -33,17 +35,7 @@ func (k *keeper) drain(q *queue) [][]byte {
 	return frames
 }
 
-// keep keeps a frame, or counts it as dropped.
-func (t *core) keep(q *queue, frame []byte) {
-	if why, ok := t.kept.keep(q, frame); !ok {
-		t.drop(why)
-	}
+// drop drops all frames in q.
+func (k *keeper) drop(q *queue, why Reason) {
+	k.step.stats.Drops[why] += uint64(len(k.drain(q)))
 }
-
-// dropKept drops all frames in q.
-func (t *core) dropKept(q *queue, why Reason) {
-	t.stats.Drops[why] += uint64(len(t.kept.drain(q)))
-}
-
-// drop counts one dropped frame.
-func (t *core) drop(why Reason) { t.stats.Drops[why]++ }

@@ -33,13 +33,13 @@ func (t *roster) heardFrom(e endpoint, ip netip.Addr) *peer {
 	default:
 		p = t.addPeer(e, ip)
 	}
-	t.peers.touch(p, t.now)
-	p.heardAt = t.now
+	t.peers.touch(p, t.step.now)
+	p.heardAt = t.step.now
 	t.stopAlarm(p)
 	if isUnicast(ip) {
 		// The latest claim wins, as in ARP itself. If the address was learnt from the host,
 		// it has moved away.
-		t.hosts.unlearn(ip)
+		t.host.ips.unlearn(ip)
 		t.peers.bind(ip, p)
 	}
 	return p
@@ -60,10 +60,10 @@ func (t *roster) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
 	t.show(p)
 	t.resetSilence(p)
-	if t.returns.allow(t.now, maxUrgentReturns) {
+	if t.returns.allow(t.step.now, maxUrgentReturns) {
 		t.pub.urgent()
 	} else {
-		t.pub.changeBy(t.now.Add(latePause))
+		t.pub.changeBy(t.step.now.Add(latePause))
 	}
 }
 
@@ -72,11 +72,11 @@ func (t *roster) movePeer(p *peer, e endpoint) {
 func (t *roster) addPeer(e endpoint, ip netip.Addr) *peer {
 	t.makeRoomAt(e.gid)
 	t.makeRoomHeard()
-	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.now}
+	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.step.now}
 	t.peers.add(p)
 	if !p.plain {
 		t.show(p)
-		t.pub.changeBy(t.now.Add(latePause))
+		t.pub.changeBy(t.step.now.Add(latePause))
 	}
 	return p
 }
@@ -90,7 +90,7 @@ func (t *roster) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	}
 	if former != nil {
 		t.past.remove(former)
-		if !t.mac.is(former.mac) {
+		if !t.host.mac.is(former.mac) {
 			return former.mac
 		}
 	}
@@ -100,14 +100,14 @@ func (t *roster) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 // freeMAC returns a MAC, for an interface at e that claims ip, that no present or
 // remembered peer has.
 func (t *roster) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
-	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), func(m ipoib.MAC) bool {
+	return freeMAC(e.gid, e.qpn, uint32(t.step.now.UnixMicro()), func(m ipoib.MAC) bool {
 		return t.macTaken(m) || t.hints.denies(m, ip)
 	})
 }
 
 // macTaken reports whether a MAC belongs to a peer, a remembered peer or the host.
 func (t *roster) macTaken(m ipoib.MAC) bool {
-	return t.peers.byMAC[m] != nil || t.past.byMAC[m] != nil || t.mac.is(m)
+	return t.peers.byMAC[m] != nil || t.past.byMAC[m] != nil || t.host.mac.is(m)
 }
 
 // isUnicast reports whether ip can be the address of a node.

@@ -167,8 +167,8 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 	if n := count(append(known, ip("fe80::1%ib0"), ip("::ffff:10.0.0.9"))...); n != 4 {
 		t.Errorf("%d actions for two new addresses", n)
 	}
-	if !b.table.hosts.has(ip("fe80::1")) || !b.table.hosts.has(ip("10.0.0.9")) {
-		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.hosts.given)
+	if !b.table.host.ips.has(ip("fe80::1")) || !b.table.host.ips.has(ip("10.0.0.9")) {
+		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.host.ips.given)
 	}
 }
 

@@ -12,18 +12,18 @@ import (
 func (t *Table) hostND(f frame, late bool) {
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
 	if err != nil {
-		t.drop(DropBadND)
+		t.step.drop(DropBadND)
 		return
 	}
 	m := mapper{t: t, redirect: nd.Type == ipoib.NDRedirect}
-	msg, err := ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, t.link.mtu, m)
+	msg, err := ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, t.host.link.mtu, m)
 	if err != nil {
-		t.drop(ndReason(err))
+		t.step.drop(ndReason(err))
 		return
 	}
 	t.hostClaims(claimedBy(nd))
 	if nd.Type == ipoib.NDRouterAdvert || nd.Flags&ipoib.NAFlagRouter != 0 {
-		t.hosts.router = true
+		t.host.ips.router = true
 	}
 	t.forward(f, outgoing{msg: msg, control: true, late: late})
 }
@@ -34,13 +34,13 @@ func (t *Table) hostND(f frame, late bool) {
 func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 	nd, err := ipoib.ParseND(packet, ipoib.FormIPoIB)
 	if err != nil {
-		t.drop(DropBadND)
+		t.step.drop(DropBadND)
 		return
 	}
 	link, named := nd.Link.IPoIB()
 	redirect := nd.Type == ipoib.NDRedirect
 	if named && !redirect && endpointOf(link) != e {
-		t.drop(DropForged)
+		t.step.drop(DropForged)
 		return
 	}
 	claimed := claimedBy(nd)
@@ -50,9 +50,9 @@ func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 		target = endpointOf(link)
 	}
 	if frame, err := t.etherND(p, packet, t.ndDest(nd.Dst, multicast), target); err != nil {
-		t.drop(ndReason(err))
+		t.step.drop(ndReason(err))
 	} else {
-		t.deliver(frame)
+		t.host.deliver(frame)
 	}
 	t.resolved(claimed, p)
 }
@@ -67,7 +67,7 @@ func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	case multicast:
 		return ipoib.Broadcast
 	}
-	return t.mac.dest()
+	return t.host.mac.dest()
 }
 
 // etherND translates an ND message from p to a frame for the host. The message may
@@ -75,7 +75,7 @@ func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
 	m := mapper{t: t, sender: p, target: target}
 	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
-	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.link.mtu, m)
+	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.host.link.mtu, m)
 }
 
 // claimedBy returns the IP address that an ND message binds to its link-layer
@@ -114,7 +114,7 @@ type mapper struct {
 
 // ToAddr maps an address in a message from the host.
 func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
-	if !m.redirect && !m.t.mac.is(mac) {
+	if !m.redirect && !m.t.host.mac.is(mac) {
 		return ipoib.Addr{}, false
 	}
 	return m.t.addrOf(mac)
@@ -129,7 +129,7 @@ func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	switch {
 	case e == m.sender.endpoint:
 		return m.sender.mac, true
-	case e != m.target || !e.valid() || m.t.link.isOwn(e, m.t.now):
+	case e != m.target || !e.valid() || m.t.host.link.isOwn(e, m.t.step.now):
 		return ipoib.MAC{}, false
 	}
 	if p := m.t.peers.byEndpoint[e]; p != nil {

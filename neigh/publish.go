@@ -49,10 +49,10 @@ func (p *publisher) due(now time.Time) bool {
 
 // publish publishes a snapshot if one is due.
 func (t *Table) publish() {
-	if !t.pub.due(t.now) {
+	if !t.pub.due(t.step.now) {
 		return
 	}
 	pause := publishPause + time.Duration(t.routes.copied+t.sources.copied)*copyPause
-	t.pub = publisher{epoch: t.pub.epoch + 1, pause: t.now.Add(pause)}
-	t.emit(Publish{t.snapshot()})
+	t.pub = publisher{epoch: t.pub.epoch + 1, pause: t.step.now.Add(pause)}
+	t.step.emit(Publish{t.snapshot()})
 }

@@ -82,8 +82,8 @@ func (t *Table) resolve(f frame) {
 		believed = p.ips
 	}
 	ip := target(believed, dst)
-	if !isUnicast(ip) || t.hosts.has(ip) {
-		t.drop(DropUnresolvable)
+	if !isUnicast(ip) || t.host.ips.has(ip) {
+		t.step.drop(DropUnresolvable)
 		return
 	}
 	if p := t.peers.byIP[ip]; p != nil {
@@ -101,14 +101,14 @@ func (t *Table) await(ip, src netip.Addr, raw []byte) {
 	r := t.resolver.byIP[ip]
 	if r == nil {
 		if len(t.resolver.byIP) >= maxResolutions {
-			t.drop(DropResolveLimit)
+			t.step.drop(DropResolveLimit)
 			return
 		}
-		r = &resolution{ip: ip, src: t.hosts.source(ip, src), began: t.now}
+		r = &resolution{ip: ip, src: t.host.ips.source(ip, src), began: t.step.now}
 		t.resolver.byIP[ip] = r
 		t.request(r)
 	}
-	t.keep(&r.kept, raw)
+	t.kept.keep(&r.kept, raw)
 }
 
 // request requests an address that is being resolved, for the first time or again, or gives
@@ -119,41 +119,8 @@ func (t *Table) request(r *resolution) {
 		return
 	}
 	r.tries++
-	t.resolver.retries.set(&r.alarm, r, t.now.Add(resolveInterval))
-	t.sendRequest(r.src, r.ip)
-}
-
-// askForHost sends requests in the name of the host, which receives the
-// answers. If the host has no address of the family, it sends none, because no
-// one could answer.
-func (t *Table) askForHost(targets []netip.Addr) {
-	if !t.link.up {
-		return
-	}
-	for _, ip := range targets[:min(len(targets), maxHostAsks)] {
-		ip = ip.Unmap().WithZone("")
-		source := t.hosts.source(ip, netip.Addr{})
-		if !isUnicast(ip) || t.hosts.has(ip) || source.IsUnspecified() {
-			continue
-		}
-		t.sendRequest(source, ip)
-	}
-}
-
-// sendRequest sends a request for target from source to the fabric.
-func (t *core) sendRequest(source, target netip.Addr) {
-	t.stats.Requests++
-	t.sendGroup(t.newRequest(source, target))
-}
-
-// newRequest returns a request for target from source: an ARP request (RFC 826)
-// or a neighbour solicitation (RFC 4861 section 7.2.2).
-func (t *core) newRequest(source, target netip.Addr) []byte {
-	if target.Is4() {
-		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}
-		return arp.Append(newMessage(ipoib.EtherTypeARP))
-	}
-	return ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, t.link.addr())
+	t.resolver.retries.set(&r.alarm, r, t.step.now.Add(resolveInterval))
+	t.host.sendRequest(r.src, r.ip)
 }
 
 // resolved is called when p has claimed ip. It sends the frames kept for ip to
@@ -163,7 +130,7 @@ func (t *Table) resolved(ip netip.Addr, p *peer) {
 	if r == nil {
 		return
 	}
-	t.stats.Resolved.Observe(t.now.Sub(r.began))
+	t.step.stats.Resolved.Observe(t.step.now.Sub(r.began))
 	for _, raw := range t.endResolution(r) {
 		f, _ := parseFrame(raw)
 		t.route(f.readdressed(p.mac), true)
@@ -171,7 +138,7 @@ func (t *Table) resolved(ip netip.Addr, p *peer) {
 }
 
 func (t *Table) giveUp(r *resolution, why Reason) {
-	t.stats.Drops[why] += uint64(len(t.endResolution(r)))
+	t.step.stats.Drops[why] += uint64(len(t.endResolution(r)))
 }
 
 // endResolution removes r and returns the frames kept for it.
@@ -186,16 +153,16 @@ func (t *Table) endResolution(r *resolution) [][]byte {
 // section 7.2.3) but does not state whether p is a router. asker is the source of the
 // host's packet. It does so at most once per correctInterval.
 func (t *Table) correct(p *peer, ip, asker netip.Addr) {
-	if !p.corrected.IsZero() && t.now.Sub(p.corrected) < correctInterval {
+	if !p.corrected.IsZero() && t.step.now.Sub(p.corrected) < correctInterval {
 		return
 	}
-	if asker = t.hosts.source(ip, asker); asker.IsUnspecified() {
+	if asker = t.host.ips.source(ip, asker); asker.IsUnspecified() {
 		return
 	}
 	var frame []byte
 	if ip.Is4() {
-		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: t.mac.dest(), TPA: asker}
-		frame = padded(arp.Append(newFrame(t.mac.dest(), p.mac, ipoib.EtherTypeARP)))
+		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: t.host.mac.dest(), TPA: asker}
+		frame = padded(arp.Append(newFrame(t.host.mac.dest(), p.mac, ipoib.EtherTypeARP)))
 	} else {
 		var err error
 		packet := ipoib.AppendNS(nil, ip, asker, p.addr())
@@ -203,7 +170,7 @@ func (t *Table) correct(p *peer, ip, asker netip.Addr) {
 			return
 		}
 	}
-	p.corrected = t.now
-	t.stats.Corrections++
-	t.emit(SendHost{frame})
+	p.corrected = t.step.now
+	t.step.stats.Corrections++
+	t.step.emit(SendHost{frame})
 }

@@ -16,7 +16,7 @@ func (t *Table) restore(list []PeerInfo) {
 		case class.Len() >= most || len(t.peers.byGID[e.gid]) >= maxPeersPerGID:
 			continue
 		}
-		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: t.now, sentAt: info.Sent, heardAt: info.Heard}
+		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: t.step.now, sentAt: info.Sent, heardAt: info.Heard}
 		p.sent.bytes.Store(info.SentBytes)
 		p.heard.bytes.Store(info.HeardBytes)
 		t.peers.add(p)

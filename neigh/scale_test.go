@@ -54,7 +54,7 @@ func (t *Table) checkShown() error {
 	for _, p := range t.peers.byEndpoint {
 		ready := p.handle.state == handleReady
 		if ready {
-			routes[keyOf(p.mac)] = route{hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}, &p.sent}
+			routes[keyOf(p.mac)] = route{hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.host.link.qkey}, &p.sent}
 		}
 		if ready || p.mac != plainMAC(p.gid) {
 			sources[p.endpoint] = source{p.mac, p.used, &p.heard}
@@ -191,7 +191,7 @@ func BenchmarkChange(b *testing.B) {
 				t.movePeer(p, endpoint{p.gid, p.qpn + 1})
 				t.pub.urgent()
 				t.publish()
-				t.out = t.out[:0]
+				t.step.out = t.step.out[:0]
 				i++
 			}
 			if made := t.pub.epoch - epoch; made != uint64(i) {

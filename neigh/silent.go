@@ -59,10 +59,10 @@ func (t *roster) readMarks() {
 
 // dataSent notes that data was sent to p, and arms its alarm.
 func (t *silent) dataSent(p *peer) {
-	if p.silence.alarm.pos > 0 || !t.link.up {
+	if p.silence.alarm.pos > 0 || !t.host.link.up {
 		return
 	}
-	at := t.now.Add(silenceLimit)
+	at := t.step.now.Add(silenceLimit)
 	if again := p.silence.asked.Add(p.silence.pause); again.After(at) {
 		at = again
 	}
@@ -76,7 +76,7 @@ func (t *silent) stopAlarm(p *peer) { t.alarmsOf(p).stop(&p.silence.alarm) }
 // dataReceived notes that p has sent data.
 func (t *silent) dataReceived(p *peer) {
 	t.resetSilence(p)
-	p.proven, p.heardAt = true, t.now
+	p.proven, p.heardAt = true, t.step.now
 }
 
 // resetSilence stops p's alarm and forgets the pause.
@@ -101,10 +101,10 @@ func (t *silent) verifyAt() time.Time {
 // and the earliest alarms first, so that no peer waits for repeated requests for
 // others. Alarms beyond the rate stay armed.
 func (t *roster) verifyDue() {
-	for t.rate.left(t.now, maxAskRate) {
-		p, ok := t.proven.due(t.now)
+	for t.rate.left(t.step.now, maxAskRate) {
+		p, ok := t.proven.due(t.step.now)
 		if !ok {
-			p, ok = t.others.due(t.now)
+			p, ok = t.others.due(t.step.now)
 		}
 		if !ok {
 			return
@@ -127,23 +127,23 @@ func (t *roster) verify(p *peer) {
 	}
 	asked := 0
 	for _, ip := range slices.Backward(p.ips) {
-		source := t.hosts.source(ip, netip.Addr{})
+		source := t.host.ips.source(ip, netip.Addr{})
 		if source.IsUnspecified() {
 			continue
 		}
-		if asked == maxAskedIPs || !t.rate.allow(t.now, maxAskRate) {
+		if asked == maxAskedIPs || !t.rate.allow(t.step.now, maxAskRate) {
 			break
 		}
-		t.sendRequest(source, ip)
+		t.host.sendRequest(source, ip)
 		asked++
 	}
 	t.renew(p)
 	if asked == 0 {
 		return
 	}
-	p.silence.asked = t.now
+	p.silence.asked = t.step.now
 	p.silence.pause = min(max(2*p.silence.pause, askPause), maxAskPause)
-	t.stats.Silences++
+	t.step.stats.Silences++
 }
 
 // rate limits an operation to a number of times per second. The zero value is ready

@@ -49,8 +49,8 @@ func keyOf(m ipoib.MAC) macKey {
 // snapshot returns a snapshot of the table.
 func (t *roster) snapshot() *Snapshot {
 	return &Snapshot{
-		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast, groups: t.link.groups,
-		own: t.mac.own, learnt: t.mac.learnt, hostMAC: t.mac.dest(),
+		epoch: t.pub.epoch, up: t.host.link.up, self: t.host.link.self, broadcast: t.host.link.broadcast, groups: t.host.link.groups,
+		own: t.host.mac.own, learnt: t.host.mac.learnt, hostMAC: t.host.mac.dest(),
 		routes: t.routes.publish(), sources: t.sources.publish(),
 	}
 }

@@ -69,14 +69,14 @@ func (n *notices) admit(e endpoint, now time.Time) bool {
 func (t *Table) stray(ev Stray) {
 	e := endpoint{ev.GID, ev.QPN}
 	switch {
-	case !t.link.up || !e.valid() || t.link.isOwn(e, t.now) || len(t.hosts.given)+len(t.hosts.learnt) == 0:
-		t.stats.StraysUnanswerable++
+	case !t.host.link.up || !e.valid() || t.host.link.isOwn(e, t.step.now) || len(t.host.ips.given)+len(t.host.ips.learnt) == 0:
+		t.step.stats.StraysUnanswerable++
 		return
-	case t.notices.pausing(e, t.now):
-		t.stats.StraysPaused++
+	case t.notices.pausing(e, t.step.now):
+		t.step.stats.StraysPaused++
 		return
-	case len(t.notices.asked)+len(t.handles.asked) >= maxAnswerAHs || !t.notices.admit(e, t.now):
-		t.stats.StraysLimited++
+	case len(t.notices.asked)+len(t.handles.asked) >= maxAnswerAHs || !t.notices.admit(e, t.step.now):
+		t.step.stats.StraysLimited++
 		return
 	}
 	if p := t.peers.byEndpoint[e]; p != nil && p.handle.state == handleReady {
@@ -91,15 +91,15 @@ func (t *Table) stray(ev Stray) {
 // next notice has the others as well. So one message answers a datagram with a forged
 // sender.
 func (t *Table) notify(e endpoint, to hca.UDDest) {
-	t.stats.Notices++
+	t.step.stats.Notices++
 	sent, most := 0, maxNoticeIPs
 	if t.notices.last[e].pause == noticePause {
 		most = 1
 	}
-	t.hosts.all(func(ip netip.Addr) {
+	t.host.ips.all(func(ip netip.Addr) {
 		if sent < most {
 			sent++
-			t.emit(SendFabric{to, t.announcement(ip)})
+			t.step.emit(SendFabric{to, t.host.announcement(ip)})
 		}
 	})
 }

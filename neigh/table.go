@@ -22,19 +22,34 @@ type Table struct {
 	sweepDue      time.Time // when sweep is due; zero if there is nothing to sweep
 }
 
-// core is what every part of a table uses: the Step under way, and the interface's own side.
+// core is what every part of a table uses.
 type core struct {
-	conf  Config
-	link  attachment
-	mac   hostMAC
-	hosts hostIPs
-	news  announcer
-	kept  keeper
-	pub   publisher
-	stats Stats
+	step step
+	host host
+	conf Config
+	kept keeper
+	pub  publisher
+}
 
-	now time.Time // of the Step under way
-	out []Action  // of the Step under way
+// step is the Step under way, with the actions and counts of all components.
+type step struct {
+	now   time.Time
+	out   []Action
+	stats Stats // of all Steps
+}
+
+func (s *step) emit(a Action) { s.out = append(s.out, a) }
+
+// drop counts one dropped frame.
+func (s *step) drop(why Reason) { s.stats.Drops[why]++ }
+
+// sent counts a message to the fabric; late: it was kept before.
+func (s *step) sent(late bool) {
+	if late {
+		s.stats.KeptSent++
+	} else {
+		s.stats.ToFabric++
+	}
 }
 
 // roster holds the peers and their handles, and what is remembered of removed peers.
@@ -54,12 +69,13 @@ type roster struct {
 func New(conf Config) *Table {
 	t := &Table{}
 	t.conf = conf.normal()
+	t.host.step, t.kept.step = &t.step, &t.step
 	t.peers.init()
 	t.past.init()
 	t.handles.asked = make(map[uint64]*peer)
 	t.resolver.byIP = make(map[netip.Addr]*resolution)
 	t.notices.init()
-	t.news.stop()
+	t.host.news.stop()
 	return t
 }
 
@@ -67,7 +83,7 @@ func New(conf Config) *Table {
 // now must not decrease from call to call. Step never blocks and keeps no
 // reference to the slices of ev or to out.
 func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
-	t.now, t.out = now, out
+	t.step.now, t.step.out = now, out
 	t.expire()
 	switch ev := ev.(type) {
 	case FromHost:
@@ -83,7 +99,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case AHFailed:
 		t.ahFailed(ev)
 	case HostAddrs:
-		t.hostAddrs(ev)
+		t.host.setAddrs(ev)
 	case HostMAC:
 		t.hostMAC(ev.MAC)
 	case HostPortChanged:
@@ -93,7 +109,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case Stray:
 		t.stray(ev)
 	case HostAsks:
-		t.askForHost(ev.Targets)
+		t.host.ask(ev.Targets)
 	case Ping:
 		t.ping(ev)
 	case Restored:
@@ -104,18 +120,16 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	}
 	t.schedule()
 	t.publish()
-	out, t.out = t.out, nil
+	out, t.step.out = t.step.out, nil
 	return out
 }
-
-func (t *core) emit(a Action) { t.out = append(t.out, a) }
 
 // NextDeadline returns the latest time for the next call of Step, or false if
 // Step need not be called before the next event.
 func (t *Table) NextDeadline() (time.Time, bool) {
 	var first, announce time.Time
-	if t.link.up {
-		announce = t.news.next()
+	if t.host.link.up {
+		announce = t.host.news.next()
 	}
 	for _, at := range [...]time.Time{
 		t.resolver.retries.next(),
@@ -135,19 +149,19 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 
 // expire runs everything that is due.
 func (t *Table) expire() {
-	for r, ok := t.resolver.retries.due(t.now); ok; r, ok = t.resolver.retries.due(t.now) {
+	for r, ok := t.resolver.retries.due(t.step.now); ok; r, ok = t.resolver.retries.due(t.step.now) {
 		t.request(r)
 	}
-	for p, ok := t.handles.pauses.due(t.now); ok; p, ok = t.handles.pauses.due(t.now) {
+	for p, ok := t.handles.pauses.due(t.step.now); ok; p, ok = t.handles.pauses.due(t.step.now) {
 		t.pauseOver(p)
 	}
-	if !t.marksDue.IsZero() && !t.marksDue.After(t.now) {
+	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}
 		t.readMarks()
 	}
 	t.verifyDue()
-	t.announceDue()
-	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.now) {
+	t.host.announceDue()
+	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.step.now) {
 		t.sweepDue = time.Time{}
 		t.sweep()
 	}
@@ -165,16 +179,16 @@ func (t *Table) dataIdle(idle bool) {
 // that can expire.
 func (t *Table) schedule() {
 	if t.marksDue.IsZero() && !t.idle && len(t.peers.byEndpoint) > 0 {
-		t.marksDue = t.now.Add(markInterval)
+		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {
-		t.sweepDue = t.now.Add(sweepInterval)
+	if t.sweepDue.IsZero() && (len(t.peers.byEndpoint) > 0 || t.host.mac.learnt.sent != nil) {
+		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }
 
 // Stats returns the counters and the current sizes.
 func (t *Table) Stats() Stats {
-	s := t.stats
+	s := t.step.stats
 	s.Kept, s.KeptBytes = t.kept.frames, t.kept.bytes
 	s.Heard, s.Used = t.peers.heard.Len(), t.peers.used.Len()
 	s.Resolutions = len(t.resolver.byIP)

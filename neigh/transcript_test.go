@@ -107,7 +107,7 @@ func (p *player) describe(actions []Action) (out []string) {
 			p.macs[peer.mac] = "@" + name
 		}
 	}
-	p.macs[p.table.mac.own.mac] = "own"
+	p.macs[p.table.host.mac.own.mac] = "own"
 	for _, a := range actions {
 		out = append(out, p.action(a))
 	}

@@ -1,0 +1,139 @@
+package neigh
+
+import (
+	"net/netip"
+
+	"ipoibd/ud/ipoib"
+)
+
+// fromHost handles a frame from the host.
+func (t *Table) fromHost(raw []byte) {
+	t.step.stats.FromHost++
+	f, ok := parseFrame(raw)
+	if !ok {
+		t.step.drop(DropRunt)
+		return
+	}
+	if why, ok := t.admit(f); !ok {
+		t.step.drop(why)
+		return
+	}
+	t.route(f, false)
+}
+
+// admit decides whether a frame may pass, and learns its source. It learns
+// nothing from frames that IPoIB does not carry, because bridges send such
+// frames with their own MACs.
+func (t *Table) admit(f frame) (Reason, bool) {
+	switch {
+	case f.src.IsZero() || f.src.IsMulticast():
+		return DropBadSource, false
+	case !f.typ.Carried():
+		return DropEtherType, false
+	case t.peers.byMAC[f.src] != nil:
+		return DropLoopedMAC, false
+	}
+	ok, learnt := t.host.mac.admit(f.src, t.step.now)
+	if learnt {
+		t.pub.urgent()
+	}
+	switch {
+	case !ok:
+		return DropForeignMAC, false
+	case t.host.mac.is(f.dst):
+		return DropToSelf, false
+	case !t.host.link.up:
+		return DropDetached, false
+	case len(f.body()) > t.host.link.mtu:
+		return DropOversize, false
+	}
+	return 0, true
+}
+
+// route forwards a frame from the host; late is set if the frame was kept
+// before.
+func (t *Table) route(f frame, late bool) {
+	switch {
+	case f.isARP():
+		t.hostARP(f, late)
+	case f.isND():
+		t.hostND(f, late)
+	case f.typ == ipoib.EtherTypeEcho: // of a Ping: frames of the host with this type are not admitted
+		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), control: true, late: late})
+	default:
+		if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
+			t.step.drop(DropRunt)
+			return
+		}
+		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
+	}
+}
+
+// forward sends o, which was made from f, to the destination of f.
+func (t *Table) forward(f frame, o outgoing) {
+	if f.dst.IsMulticast() {
+		t.host.sendGroup(o.msg)
+		t.step.sent(o.late)
+		return
+	}
+	if p := t.peers.byMAC[f.dst]; p != nil {
+		t.sendPeer(p, o)
+		return
+	}
+	t.resolve(f)
+}
+
+// fromFabric handles a message from the fabric.
+func (t *Table) fromFabric(ev FromFabric) {
+	t.step.stats.FromFabric++
+	e := endpoint{ev.SrcGID, ev.SrcQPN}
+	typ, body, err := ipoib.ParseHeader(ev.Msg)
+	switch {
+	case err != nil:
+		t.step.drop(DropRunt)
+	case !t.host.link.up:
+		t.step.drop(DropDetached)
+	case !e.valid():
+		t.step.drop(DropBadSource)
+	case t.host.link.isOwn(e, t.step.now):
+		t.step.drop(DropOwn)
+	case typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP:
+		t.fabricARP(e, typ, body, ev.Multicast)
+	case typ == ipoib.EtherTypeIPv6 && ipoib.IsND(body):
+		t.fabricND(e, body, ev.Multicast)
+	case typ == ipoib.EtherTypeEcho:
+		t.fabricEcho(e, body, ev.Multicast)
+	default:
+		t.step.drop(DropEtherType)
+	}
+}
+
+// hostClaims notes an address that the host has claimed by ARP or ND.
+func (t *Table) hostClaims(ip netip.Addr) {
+	if isUnicast(ip) {
+		t.peers.unbind(ip)
+		t.host.ips.learn(ip)
+	}
+}
+
+// addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
+func (t *roster) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
+	if t.host.mac.is(m) {
+		return t.host.link.addr(), true
+	}
+	if p := t.peers.byMAC[m]; p != nil {
+		return p.addr(), true
+	}
+	return ipoib.Addr{}, false
+}
+
+// macOf returns the MAC for an endpoint, or zero if the endpoint is unknown.
+func (t *roster) macOf(e endpoint) ipoib.MAC {
+	if e == t.host.link.self {
+		return t.host.mac.dest()
+	}
+	if p := t.peers.byEndpoint[e]; p != nil {
+		return p.mac
+	}
+	return ipoib.MAC{}
+}

@@ -27,6 +27,11 @@ type attachment struct {
 
 func (l *attachment) addr() ipoib.Addr { return l.self.addr() }
 
+// dest returns the destination of messages for p, whose handle must be ready.
+func (l *attachment) dest(p *peer) hca.UDDest {
+	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: l.qkey}
+}
+
 // isOwn reports whether e is this interface, or was until recently: multicast
 // sent by the former QP may still be looped back.
 func (l *attachment) isOwn(e endpoint, now time.Time) bool {
@@ -53,7 +58,7 @@ func (t *Table) attach(ev Attached) {
 	byMGID := func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }
 	for _, mgid := range slices.SortedFunc(maps.Keys(t.host.link.groups), byMGID) {
 		if old := t.host.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
-			t.returnAH(old)
+			t.view.returnAH(old)
 		}
 	}
 	t.host.link.up = true
@@ -61,7 +66,7 @@ func (t *Table) attach(ev Attached) {
 	t.host.link.mtu, t.host.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	t.setQKey(ev.QKey)
 	t.askRestored()
-	t.pub.urgent()
+	t.view.urgent()
 	t.host.announceDue()
 }
 
@@ -73,7 +78,7 @@ func (t *Table) setQKey(qkey hca.QKey) {
 	t.host.link.qkey = qkey
 	for _, p := range t.peers.byEndpoint {
 		if p.shown.route {
-			t.show(p)
+			t.view.show(p)
 		}
 	}
 }
@@ -94,7 +99,7 @@ func (t *Table) detach() {
 	for _, r := range t.resolver.byIP {
 		t.giveUp(r, DropDetached)
 	}
-	t.pub.urgent()
+	t.view.urgent()
 }
 
 // hostMAC sets ib0's own MAC. A peer with the same MAC gets a different one.
@@ -105,9 +110,9 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	t.host.mac.setOwn(m, t.step.now)
 	if p := t.peers.byMAC[m]; p != nil {
 		t.peers.setMAC(p, t.freeMAC(p.endpoint, netip.Addr{}))
-		t.show(p)
+		t.view.show(p)
 	}
-	t.pub.urgent()
+	t.view.urgent()
 }
 
 // hostPortChanged forgets the MAC learnt behind ib0, and all learnt IP
@@ -117,6 +122,6 @@ func (t *Table) hostPortChanged(alone bool) {
 	t.host.mac.alone = alone
 	t.host.ips.unlearnAll()
 	if t.host.mac.unlearn() {
-		t.pub.urgent()
+		t.view.urgent()
 	}
 }

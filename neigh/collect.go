@@ -13,8 +13,8 @@ func (t *roster) promote(p *peer) {
 	if !p.used && t.makeRoomUsed() {
 		t.peers.use(p)
 		if p.shown.source {
-			t.show(p)
-			t.pub.changeBy(t.step.now.Add(latePause))
+			t.view.show(p)
+			t.view.changeLate()
 		}
 	}
 	t.peers.touch(p, t.step.now)
@@ -83,10 +83,10 @@ func (t *roster) removePeer(p *peer) {
 	t.kept.drop(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
-	t.hide(p)
+	t.view.hide(p)
 	t.remember(p)
 	if !p.plain {
-		t.pub.changeBy(t.step.now.Add(latePause))
+		t.view.changeLate()
 	}
 }
 
@@ -104,7 +104,7 @@ func (t *roster) sweep() {
 		})
 	}
 	if t.host.mac.refresh(t.step.now) {
-		t.pub.change()
+		t.view.change()
 	}
 }
 

@@ -75,9 +75,9 @@ func (t *roster) sendPeer(p *peer, o outgoing) {
 	switch p.handle.state {
 	case handleReady:
 		if !o.control {
-			t.pub.needed()
+			t.view.needed()
 		}
-		t.step.emit(SendFabric{t.dest(p), o.msg})
+		t.step.emit(SendFabric{t.host.link.dest(p), o.msg})
 		t.step.sent(o.late)
 	case handleRefused:
 		t.step.drop(DropAHFailed)
@@ -91,11 +91,6 @@ func (t *roster) sendPeer(p *peer, o outgoing) {
 	default:
 		t.kept.keep(&p.kept, o.msg)
 	}
-}
-
-// dest returns the destination of messages for p, whose handle must be ready.
-func (t *roster) dest(p *peer) hca.UDDest {
-	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.host.link.qkey}
 }
 
 func (t *roster) becomeAsked(p *peer) {
@@ -112,29 +107,22 @@ func (t *roster) requestAH(gid hca.GID) uint64 {
 	return t.handles.lastID
 }
 
-// returnAH returns a handle that no snapshot after the current one will
-// contain.
-func (t *roster) returnAH(ah hca.AH) {
-	t.step.emit(DestroyAH{ah, t.pub.epoch})
-	t.pub.changeBy(t.step.now.Add(latePause))
-}
-
 func (t *roster) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked}
 	t.handles.ready++
-	t.show(p)
+	t.view.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
 		t.stopAlarm(p)
 		t.dataSent(p)
 	}
 	for _, msg := range t.kept.drain(&p.kept) {
-		t.step.emit(SendFabric{t.dest(p), msg})
+		t.step.emit(SendFabric{t.host.link.dest(p), msg})
 		t.step.sent(true)
 	}
 	if p.used {
-		t.pub.change()
+		t.view.change()
 	} else {
-		t.pub.changeBy(t.step.now.Add(latePause))
+		t.view.changeLate()
 	}
 }
 
@@ -152,10 +140,10 @@ func (t *roster) renew(p *peer) {
 // renewed ends the renewal of p's handle, with the new one.
 func (t *roster) renewed(p *peer, ah hca.AH) {
 	t.endRenewal(p)
-	t.returnAH(p.handle.ah)
+	t.view.returnAH(p.handle.ah)
 	p.handle.ah = ah
-	t.show(p)
-	t.pub.change()
+	t.view.show(p)
+	t.view.change()
 }
 
 // endRenewal ends the renewal of p's handle, if there is one.
@@ -197,7 +185,7 @@ func (t *roster) voidHandle(p *peer) {
 	case handleReady:
 		t.handles.ready--
 		t.endRenewal(p)
-		t.returnAH(p.handle.ah)
+		t.view.returnAH(p.handle.ah)
 	case handleAsked:
 		delete(t.handles.asked, p.handle.id)
 	default:
@@ -205,7 +193,7 @@ func (t *roster) voidHandle(p *peer) {
 	}
 	p.handle = handle{}
 	if p.shown.route {
-		t.show(p)
+		t.view.show(p)
 	}
 	t.resetSilence(p)
 }
@@ -216,7 +204,7 @@ func (t *Table) ahReady(ev AHReady) {
 	if e, ok := t.notices.asked[ev.ID]; ok {
 		delete(t.notices.asked, ev.ID)
 		t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.host.link.qkey})
-		t.returnAH(ev.AH)
+		t.view.returnAH(ev.AH)
 		return
 	}
 	p, ok := t.handles.asked[ev.ID]

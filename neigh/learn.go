@@ -58,12 +58,12 @@ func (p *peer) isAt(gid hca.GID) bool { return p != nil && p.gid == gid }
 // address alternately.
 func (t *roster) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
-	t.show(p)
+	t.view.show(p)
 	t.resetSilence(p)
 	if t.returns.allow(t.step.now, maxUrgentReturns) {
-		t.pub.urgent()
+		t.view.urgent()
 	} else {
-		t.pub.changeBy(t.step.now.Add(latePause))
+		t.view.changeLate()
 	}
 }
 
@@ -75,8 +75,8 @@ func (t *roster) addPeer(e endpoint, ip netip.Addr) *peer {
 	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.step.now}
 	t.peers.add(p)
 	if !p.plain {
-		t.show(p)
-		t.pub.changeBy(t.step.now.Add(latePause))
+		t.view.show(p)
+		t.view.changeLate()
 	}
 	return p
 }

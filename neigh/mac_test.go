@@ -48,7 +48,7 @@ func TestCollisionOfPlainMACs(t *testing.T) {
 	b.meet(peerC, ipC)
 	c := b.table.peers.byEndpoint[peerC]
 	b.table.peers.setMAC(c, plainMAC(peerB.gid))
-	b.table.show(c)
+	b.table.view.show(c)
 	b.meet(peerB, ipB)
 	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
 		t.Fatalf("MAC of B %v, want %v", got, want)

@@ -232,7 +232,7 @@ func (w *world) end(t *rapid.T) {
 			t.Fatalf("the data path gives %v the MAC %v, the table %v", e, got, p.mac)
 		}
 		d, _, ok := w.snap.Unicast(p.mac)
-		if ready := p.handle.state == handleReady; ok != ready || ready && d != w.table.dest(p) {
+		if ready := p.handle.state == handleReady; ok != ready || ready && d != w.table.host.link.dest(p) {
 			t.Fatalf("the data path sends packets for %v to %v, %v", e, d, ok)
 		}
 	}

@@ -1,58 +1,113 @@
 package neigh
 
-import "time"
+import (
+	"time"
 
-// publisher decides when the data path gets a new snapshot: at most once per
-// Step, and not before the last snapshot's pause is over for changes that the
-// slow path can bridge. So a flood of new peers does not cost one snapshot per
-// peer.
-type publisher struct {
-	epoch uint64    // of the last snapshot; 0 if there was none
-	dirty bool      // there are unpublished changes
-	rush  bool      // the data path's snapshot is wrong
-	pause time.Time // end of the last snapshot's pause
-	late  time.Time // the changes may wait until then; zero if they cannot wait
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// view is what the data path sees of a table. It collects the changes for the next snapshot, and decides
+// when to publish that: at most once per Step, and not before the last snapshot's pause is over for
+// changes that the slow path can bridge. So a flood of new peers does not cost one snapshot per peer.
+type view struct {
+	step    *step
+	host    *host
+	routes  draft[macKey, route]
+	sources draft[endpoint, source]
+	epoch   uint64    // of the last snapshot; 0 if there was none
+	dirty   bool      // there are unpublished changes
+	rush    bool      // the data path's snapshot is wrong
+	pause   time.Time // end of the last snapshot's pause
+	late    time.Time // the changes may wait until then; zero if they cannot wait
+}
+
+// shown records the addresses under which the next snapshot contains a peer.
+type shown struct {
+	route, source bool
+	mac           ipoib.MAC
+	endpoint      endpoint
+}
+
+// show puts p into the next snapshot as it is now. It must be called when the handle, the
+// MAC, the endpoint or the class of p has changed.
+func (v *view) show(p *peer) {
+	v.hide(p)
+	ready := p.handle.state == handleReady
+	p.shown = shown{route: ready, source: ready || !p.plain, mac: p.mac, endpoint: p.endpoint}
+	if p.shown.route {
+		key := keyOf(p.mac)
+		v.routes.shard(key.shardOf())[key] = route{v.host.link.dest(p), &p.sent}
+	}
+	if p.shown.source {
+		v.sources.shard(p.shardOf())[p.endpoint] = source{p.mac, p.used, &p.heard}
+	}
+}
+
+// hide removes p from the next snapshot.
+func (v *view) hide(p *peer) {
+	if p.shown.route {
+		key := keyOf(p.shown.mac)
+		delete(v.routes.shard(key.shardOf()), key)
+	}
+	if p.shown.source {
+		delete(v.sources.shard(p.shown.endpoint.shardOf()), p.shown.endpoint)
+	}
+	p.shown = shown{}
+}
+
+// returnAH returns a handle that no snapshot after the current one will contain.
+func (v *view) returnAH(ah hca.AH) {
+	v.step.emit(DestroyAH{ah, v.epoch})
+	v.changeLate()
 }
 
 // change notes a change that the data path can do without for the length of a
 // pause.
-func (p *publisher) change() { p.dirty, p.late = true, time.Time{} }
+func (v *view) change() { v.dirty, v.late = true, time.Time{} }
 
-// changeBy notes a change that may wait until the given time. The deadline of an
-// earlier unpublished change stays in force.
-func (p *publisher) changeBy(at time.Time) {
-	if !p.dirty {
-		p.dirty, p.late = true, at
+// changeLate notes a change that may wait for latePause. The deadline of an earlier
+// unpublished change stays in force.
+func (v *view) changeLate() {
+	if !v.dirty {
+		v.dirty, v.late = true, v.step.now.Add(latePause)
 	}
 }
 
 // needed records that the unpublished changes can no longer wait.
-func (p *publisher) needed() { p.late = time.Time{} }
+func (v *view) needed() { v.late = time.Time{} }
 
 // urgent notes a change without which the data path would be wrong.
-func (p *publisher) urgent() { p.dirty, p.rush = true, true }
+func (v *view) urgent() { v.dirty, v.rush = true, true }
 
 // next returns when a snapshot is due, or zero if there are no changes.
-func (p *publisher) next() time.Time {
-	if !p.dirty {
+func (v *view) next() time.Time {
+	switch {
+	case !v.dirty:
 		return time.Time{}
+	case v.late.After(v.pause):
+		return v.late
 	}
-	if p.late.After(p.pause) {
-		return p.late
-	}
-	return p.pause
-}
-
-func (p *publisher) due(now time.Time) bool {
-	return p.dirty && (p.rush || !p.next().After(now))
+	return v.pause
 }
 
 // publish publishes a snapshot if one is due.
-func (t *Table) publish() {
-	if !t.pub.due(t.step.now) {
+func (v *view) publish() {
+	if !v.dirty || !v.rush && v.next().After(v.step.now) {
 		return
 	}
-	pause := publishPause + time.Duration(t.routes.copied+t.sources.copied)*copyPause
-	t.pub = publisher{epoch: t.pub.epoch + 1, pause: t.step.now.Add(pause)}
-	t.step.emit(Publish{t.snapshot()})
+	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied)*copyPause
+	v.epoch, v.dirty, v.rush = v.epoch+1, false, false
+	v.pause, v.late = v.step.now.Add(pause), time.Time{}
+	v.step.emit(Publish{v.snapshot()})
+}
+
+// snapshot returns a snapshot of the table.
+func (v *view) snapshot() *Snapshot {
+	link, mac := &v.host.link, &v.host.mac
+	return &Snapshot{
+		epoch: v.epoch, up: link.up, self: link.self, broadcast: link.broadcast, groups: link.groups,
+		own: mac.own, learnt: mac.learnt, hostMAC: mac.dest(),
+		routes: v.routes.publish(), sources: v.sources.publish(),
+	}
 }

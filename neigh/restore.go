@@ -25,7 +25,7 @@ func (t *Table) restore(list []PeerInfo) {
 				t.peers.bind(ip, p)
 			}
 		}
-		if t.show(p); p.used {
+		if t.view.show(p); p.used {
 			t.ready = append(t.ready, p)
 		}
 	}
@@ -46,4 +46,4 @@ func (t *Table) askRestored() {
 func (t *Table) Asked() int { return len(t.handles.asked) }
 
 // Shown reports whether the last snapshot has all changes.
-func (t *Table) Shown() bool { return !t.pub.dirty }
+func (t *Table) Shown() bool { return !t.view.dirty }

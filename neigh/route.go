@@ -35,7 +35,7 @@ func (t *Table) admit(f frame) (Reason, bool) {
 	}
 	ok, learnt := t.host.mac.admit(f.src, t.step.now)
 	if learnt {
-		t.pub.urgent()
+		t.view.urgent()
 	}
 	switch {
 	case !ok:

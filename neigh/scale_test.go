@@ -60,10 +60,10 @@ func (t *Table) checkShown() error {
 			sources[p.endpoint] = source{p.mac, p.used, &p.heard}
 		}
 	}
-	if got := entries(t.routes.table); !maps.Equal(got, routes) {
+	if got := entries(t.view.routes.table); !maps.Equal(got, routes) {
 		return fmt.Errorf("the next snapshot has routes %v, want %v", got, routes)
 	}
-	if got := entries(t.sources.table); !maps.Equal(got, sources) {
+	if got := entries(t.view.sources.table); !maps.Equal(got, sources) {
 		return fmt.Errorf("the next snapshot has sources %v, want %v", got, sources)
 	}
 	return nil
@@ -84,11 +84,11 @@ func TestChangeCopiesFewPeers(t *testing.T) {
 	for i := range 100 {
 		p := b.table.peers.byEndpoint[numbered(i*n/100)]
 		b.table.peers.setQPN(p, p.qpn+1)
-		b.table.show(p)
-		if copied := b.table.routes.copied + b.table.sources.copied; copied > most {
+		b.table.view.show(p)
+		if copied := b.table.view.routes.copied + b.table.view.sources.copied; copied > most {
 			t.Errorf("the change of peer %d copied %d peers, want %d at most", i, copied, most)
 		}
-		b.table.snapshot()
+		b.table.view.snapshot()
 	}
 	if !maps.Equal(entries(before.routes), routes) || !maps.Equal(entries(before.sources), sources) {
 		t.Error("the earlier snapshot has changed")
@@ -184,17 +184,17 @@ func BenchmarkChange(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			t := populated(b, n).table
 			all := slices.Collect(maps.Values(t.peers.byEndpoint))
-			epoch, i := t.pub.epoch, 0
+			epoch, i := t.view.epoch, 0
 			b.ReportAllocs()
 			for b.Loop() {
 				p := all[i%n]
 				t.movePeer(p, endpoint{p.gid, p.qpn + 1})
-				t.pub.urgent()
-				t.publish()
+				t.view.urgent()
+				t.view.publish()
 				t.step.out = t.step.out[:0]
 				i++
 			}
-			if made := t.pub.epoch - epoch; made != uint64(i) {
+			if made := t.view.epoch - epoch; made != uint64(i) {
 				b.Fatalf("%d snapshots of %d changes", made, i)
 			}
 		})

@@ -46,49 +46,6 @@ func keyOf(m ipoib.MAC) macKey {
 	return macKey(binary.BigEndian.Uint16(m[:]))<<32 | macKey(binary.BigEndian.Uint32(m[2:]))
 }
 
-// snapshot returns a snapshot of the table.
-func (t *roster) snapshot() *Snapshot {
-	return &Snapshot{
-		epoch: t.pub.epoch, up: t.host.link.up, self: t.host.link.self, broadcast: t.host.link.broadcast, groups: t.host.link.groups,
-		own: t.host.mac.own, learnt: t.host.mac.learnt, hostMAC: t.host.mac.dest(),
-		routes: t.routes.publish(), sources: t.sources.publish(),
-	}
-}
-
-// shown records the addresses under which the next snapshot contains a peer.
-type shown struct {
-	route, source bool
-	mac           ipoib.MAC
-	endpoint      endpoint
-}
-
-// show puts p into the next snapshot as it is now. It must be called when the handle, the
-// MAC, the endpoint or the class of p has changed.
-func (t *roster) show(p *peer) {
-	t.hide(p)
-	ready := p.handle.state == handleReady
-	p.shown = shown{route: ready, source: ready || !p.plain, mac: p.mac, endpoint: p.endpoint}
-	if p.shown.route {
-		key := keyOf(p.mac)
-		t.routes.shard(key.shardOf())[key] = route{t.dest(p), &p.sent}
-	}
-	if p.shown.source {
-		t.sources.shard(p.shardOf())[p.endpoint] = source{p.mac, p.used, &p.heard}
-	}
-}
-
-// hide removes p from the next snapshot.
-func (t *roster) hide(p *peer) {
-	if p.shown.route {
-		key := keyOf(p.shown.mac)
-		delete(t.routes.shard(key.shardOf()), key)
-	}
-	if p.shown.source {
-		delete(t.sources.shard(p.shown.endpoint.shardOf()), p.shown.endpoint)
-	}
-	p.shown = shown{}
-}
-
 // Epoch returns the number of the snapshot, counted from 1; the zero value has
 // number 0.
 func (s *Snapshot) Epoch() uint64 { return s.epoch }

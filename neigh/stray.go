@@ -80,7 +80,7 @@ func (t *Table) stray(ev Stray) {
 		return
 	}
 	if p := t.peers.byEndpoint[e]; p != nil && p.handle.state == handleReady {
-		t.notify(e, t.dest(p))
+		t.notify(e, t.host.link.dest(p))
 		return
 	}
 	t.notices.asked[t.requestAH(e.gid)] = e

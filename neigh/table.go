@@ -28,7 +28,7 @@ type core struct {
 	host host
 	conf Config
 	kept keeper
-	pub  publisher
+	view view
 }
 
 // step is the Step under way, with the actions and counts of all components.
@@ -57,8 +57,6 @@ type roster struct {
 	silent
 	peers   peers
 	past    peers // removed peers; see remember
-	routes  draft[macKey, route]
-	sources draft[endpoint, source]
 	handles handles
 	returns rate // of moved peers that were published at once
 	hints   hints
@@ -70,6 +68,7 @@ func New(conf Config) *Table {
 	t := &Table{}
 	t.conf = conf.normal()
 	t.host.step, t.kept.step = &t.step, &t.step
+	t.view.step, t.view.host = &t.step, &t.host
 	t.peers.init()
 	t.past.init()
 	t.handles.asked = make(map[uint64]*peer)
@@ -119,7 +118,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case Tick:
 	}
 	t.schedule()
-	t.publish()
+	t.view.publish()
 	out, t.step.out = t.step.out, nil
 	return out
 }
@@ -138,7 +137,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 		announce,
 		t.marksDue,
 		t.sweepDue,
-		t.pub.next(),
+		t.view.next(),
 	} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at

@@ -73,3 +73,25 @@ func (q *alarms[T]) Pop() any {
 	a.pos = 0
 	return a
 }
+
+// rate limits an operation to a number of times per second. The zero value is ready
+// to use.
+type rate struct {
+	end  time.Time // end of the current second
+	done int       // count in that second
+}
+
+// left reports whether the operation is allowed now.
+func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
+
+// allow reports whether the operation is allowed now, and counts it if so.
+func (r *rate) allow(now time.Time, most int) bool {
+	if !r.left(now, most) {
+		return false
+	}
+	if !now.Before(r.end) {
+		*r = rate{end: now.Add(time.Second)}
+	}
+	r.done++
+	return true
+}

@@ -91,7 +91,7 @@ func (t *Table) detach() {
 	for _, class := range t.peers.classes() {
 		all(class, func(p *peer) {
 			t.kept.drop(&p.kept, DropDetached)
-			t.voidHandle(p)
+			t.handles.void(p)
 		})
 	}
 	t.step.stats.StraysUnanswerable += uint64(len(t.notices.asked))

@@ -277,8 +277,8 @@ func (t *Table) checkPeers() error {
 			}
 		}
 	}
-	if awaited != t.proven.Len()+t.others.Len() || gids != len(t.peers.byEndpoint) {
-		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.proven.Len()+t.others.Len(), gids, len(t.peers.byEndpoint))
+	if awaited != t.silent.proven.Len()+t.silent.others.Len() || gids != len(t.peers.byEndpoint) {
+		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.silent.proven.Len()+t.silent.others.Len(), gids, len(t.peers.byEndpoint))
 	}
 	if ips != len(t.peers.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
 		return fmt.Errorf("%d IPs of %d, %d ready of %d, %d paused of %d",

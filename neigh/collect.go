@@ -6,6 +6,14 @@ import (
 	"ipoibd/hca"
 )
 
+// send sends a message to p, now or when its handle is ready.
+func (t *roster) send(p *peer, o outgoing) {
+	if !o.control {
+		t.promote(p)
+	}
+	t.handles.send(p, o)
+}
+
 // promote notes that the host sends data to p and moves p to the used class. If
 // that class is full of busy peers, p stays in the heard class, as the last to
 // be evicted.
@@ -19,7 +27,7 @@ func (t *roster) promote(p *peer) {
 	}
 	t.peers.touch(p, t.step.now)
 	p.sentAt = t.step.now
-	t.dataSent(p)
+	t.silent.sent(p)
 }
 
 // makeRoomAt makes room for one more peer at a GID. It evicts the peer seen longest
@@ -81,7 +89,7 @@ func (t *roster) evict(p *peer) {
 // remembered.
 func (t *roster) removePeer(p *peer) {
 	t.kept.drop(&p.kept, DropEvicted)
-	t.voidHandle(p)
+	t.handles.void(p)
 	t.peers.remove(p)
 	t.view.hide(p)
 	t.remember(p)
@@ -105,6 +113,21 @@ func (t *roster) sweep() {
 	}
 	if t.host.mac.refresh(t.step.now) {
 		t.view.change()
+	}
+}
+
+// readMarks reads the marks of the data path. It costs O(peers), once per
+// markInterval.
+func (t *roster) readMarks() {
+	for _, class := range t.peers.classes() {
+		all(class, func(p *peer) {
+			if p.wasSent() {
+				t.promote(p)
+			}
+			if p.wasHeard() {
+				t.silent.received(p)
+			}
+		})
 	}
 }
 

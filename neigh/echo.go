@@ -20,7 +20,7 @@ func (t *Table) ping(ev Ping) {
 		t.step.drop(DropOversize)
 	case p != nil:
 		t.introduce(p)
-		t.sendPeer(p, outgoing{msg: msg, control: true})
+		t.send(p, outgoing{msg: msg, control: true})
 	case !ip.IsValid():
 		t.step.drop(DropEchoStranger)
 	case !isUnicast(ip) || t.host.ips.has(ip):
@@ -57,6 +57,6 @@ func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
 	case !t.echoes.allow(t.step.now, maxEchoRate):
 		t.step.drop(DropEchoLimit)
 	default:
-		t.sendPeer(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
+		t.send(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
 	}
 }

@@ -51,15 +51,6 @@ type handle struct {
 	alarm alarm[*peer]
 }
 
-// handles are the outstanding requests and the pauses of all peers.
-type handles struct {
-	lastID uint64
-	asked  map[uint64]*peer
-	pauses alarms[*peer]
-	ready  int
-	fresh  int // outstanding renewals, which are in asked as well
-}
-
 // outgoing is a message from the host to a peer.
 type outgoing struct {
 	msg     []byte // fresh
@@ -67,180 +58,176 @@ type outgoing struct {
 	late    bool   // it was kept before
 }
 
-// sendPeer sends a message to p, now or when its handle is ready.
-func (t *roster) sendPeer(p *peer, o outgoing) {
-	if !o.control {
-		t.promote(p)
-	}
+// handles are the outstanding requests and the pauses of all peers.
+type handles struct {
+	step   *step
+	host   *host
+	view   *view
+	kept   *keeper
+	silent *silent
+
+	lastID uint64
+	asked  map[uint64]*peer
+	pauses alarms[*peer]
+	ready  int
+	fresh  int // outstanding renewals, which are in asked as well
+}
+
+// send sends a message to p, now or when its handle is ready.
+func (h *handles) send(p *peer, o outgoing) {
 	switch p.handle.state {
 	case handleReady:
 		if !o.control {
-			t.view.needed()
+			h.view.needed()
 		}
-		t.step.emit(SendFabric{t.host.link.dest(p), o.msg})
-		t.step.sent(o.late)
+		h.step.emit(SendFabric{h.host.link.dest(p), o.msg})
+		h.step.sent(o.late)
 	case handleRefused:
-		t.step.drop(DropAHFailed)
+		h.step.drop(DropAHFailed)
 	case handleNone:
-		if !p.used && len(t.handles.asked) >= maxAnswerAHs {
-			t.step.drop(DropAHLimit)
+		if !p.used && len(h.asked) >= maxAnswerAHs {
+			h.step.drop(DropAHLimit)
 			return
 		}
-		t.kept.keep(&p.kept, o.msg)
-		t.becomeAsked(p)
+		h.kept.keep(&p.kept, o.msg)
+		h.becomeAsked(p)
 	default:
-		t.kept.keep(&p.kept, o.msg)
+		h.kept.keep(&p.kept, o.msg)
 	}
 }
 
-func (t *roster) becomeAsked(p *peer) {
-	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
+// request requests a handle and returns the ID of the request.
+func (h *handles) request(gid hca.GID) uint64 {
+	h.lastID++
+	h.step.emit(CreateAH{h.lastID, gid})
+	return h.lastID
+}
+
+func (h *handles) becomeAsked(p *peer) {
+	p.handle.state, p.handle.id = handleAsked, h.request(p.gid)
 	p.handle.tries++
-	p.handle.asked = t.step.now
-	t.handles.asked[p.handle.id] = p
+	p.handle.asked = h.step.now
+	h.asked[p.handle.id] = p
 }
 
-// requestAH requests a handle and returns the ID of the request.
-func (t *roster) requestAH(gid hca.GID) uint64 {
-	t.handles.lastID++
-	t.step.emit(CreateAH{t.handles.lastID, gid})
-	return t.handles.lastID
-}
-
-func (t *roster) becomeReady(p *peer, ah hca.AH) {
+func (h *handles) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked}
-	t.handles.ready++
-	t.view.show(p)
+	h.ready++
+	h.view.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
-		t.stopAlarm(p)
-		t.dataSent(p)
+		h.silent.stop(p)
+		h.silent.sent(p)
 	}
-	for _, msg := range t.kept.drain(&p.kept) {
-		t.step.emit(SendFabric{t.host.link.dest(p), msg})
-		t.step.sent(true)
+	for _, msg := range h.kept.drain(&p.kept) {
+		h.step.emit(SendFabric{h.host.link.dest(p), msg})
+		h.step.sent(true)
 	}
 	if p.used {
-		t.view.change()
+		h.view.change()
 	} else {
-		t.view.changeLate()
+		h.view.changeLate()
+	}
+}
+
+func (h *handles) becomeWaiting(p *peer) {
+	p.handle.state = handleWaiting
+	h.pause(p, ahBackoff<<(p.handle.tries-1))
+}
+
+func (h *handles) becomeRefused(p *peer) {
+	p.handle.state = handleRefused
+	h.kept.drop(&p.kept, DropAHFailed)
+	h.pause(p, ahHoldoff)
+}
+
+func (h *handles) pause(p *peer, d time.Duration) {
+	h.pauses.set(&p.handle.alarm, p, h.step.now.Add(d))
+}
+
+// expire ends the pauses that are over.
+func (h *handles) expire() {
+	for p, ok := h.pauses.due(h.step.now); ok; p, ok = h.pauses.due(h.step.now) {
+		if p.handle.state == handleWaiting {
+			h.becomeAsked(p)
+		} else {
+			p.handle = handle{}
+		}
 	}
 }
 
 // renew requests another handle in place of the one of p, which serves until then, unless that is
 // recent or there are too many such requests.
-func (t *roster) renew(p *peer) {
-	if p.handle.fresh != 0 || t.handles.fresh >= maxRenewals || t.step.now.Sub(p.handle.asked) < renewPause {
+func (h *handles) renew(p *peer) {
+	if p.handle.fresh != 0 || h.fresh >= maxRenewals || h.step.now.Sub(p.handle.asked) < renewPause {
 		return
 	}
-	p.handle.fresh, p.handle.asked = t.requestAH(p.gid), t.step.now
-	t.handles.asked[p.handle.fresh] = p
-	t.handles.fresh++
-}
-
-// renewed ends the renewal of p's handle, with the new one.
-func (t *roster) renewed(p *peer, ah hca.AH) {
-	t.endRenewal(p)
-	t.view.returnAH(p.handle.ah)
-	p.handle.ah = ah
-	t.view.show(p)
-	t.view.change()
+	p.handle.fresh, p.handle.asked = h.request(p.gid), h.step.now
+	h.asked[p.handle.fresh] = p
+	h.fresh++
 }
 
 // endRenewal ends the renewal of p's handle, if there is one.
-func (t *roster) endRenewal(p *peer) {
+func (h *handles) endRenewal(p *peer) {
 	if p.handle.fresh != 0 {
-		delete(t.handles.asked, p.handle.fresh)
+		delete(h.asked, p.handle.fresh)
 		p.handle.fresh = 0
-		t.handles.fresh--
+		h.fresh--
 	}
 }
 
-func (t *roster) becomeWaiting(p *peer) {
-	p.handle.state = handleWaiting
-	t.pause(p, ahBackoff<<(p.handle.tries-1))
-}
-
-func (t *roster) becomeRefused(p *peer) {
-	p.handle.state = handleRefused
-	t.kept.drop(&p.kept, DropAHFailed)
-	t.pause(p, ahHoldoff)
-}
-
-func (t *roster) pause(p *peer, d time.Duration) {
-	t.handles.pauses.set(&p.handle.alarm, p, t.step.now.Add(d))
-}
-
-// pauseOver is called when the pause of p has ended.
-func (t *roster) pauseOver(p *peer) {
-	if p.handle.state == handleWaiting {
-		t.becomeAsked(p)
-		return
-	}
-	p.handle = handle{}
-}
-
-// voidHandle resets the handle of p from any state and stops watching p for silence.
-func (t *roster) voidHandle(p *peer) {
+// void resets the handle of p from any state and stops watching p for silence.
+func (h *handles) void(p *peer) {
 	switch p.handle.state {
 	case handleReady:
-		t.handles.ready--
-		t.endRenewal(p)
-		t.view.returnAH(p.handle.ah)
+		h.ready--
+		h.endRenewal(p)
+		h.view.returnAH(p.handle.ah)
 	case handleAsked:
-		delete(t.handles.asked, p.handle.id)
+		delete(h.asked, p.handle.id)
 	default:
-		t.handles.pauses.stop(&p.handle.alarm)
+		h.pauses.stop(&p.handle.alarm)
 	}
 	p.handle = handle{}
 	if p.shown.route {
-		t.view.show(p)
+		h.view.show(p)
 	}
-	t.resetSilence(p)
+	h.silent.reset(p)
 }
 
-// ahReady stores a new handle of a peer, or sends the notice for which it was requested. It
-// returns a handle that is no longer needed.
-func (t *Table) ahReady(ev AHReady) {
-	if e, ok := t.notices.asked[ev.ID]; ok {
-		delete(t.notices.asked, ev.ID)
-		t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.host.link.qkey})
-		t.view.returnAH(ev.AH)
-		return
-	}
-	p, ok := t.handles.asked[ev.ID]
+// created stores a new handle of a peer, and returns one that is no longer needed.
+func (h *handles) created(ev AHReady) {
+	p, ok := h.asked[ev.ID]
 	switch {
 	case !ok:
-		t.step.emit(DestroyAH{AH: ev.AH})
-	case p.handle.state == handleReady:
-		t.renewed(p, ev.AH)
+		h.step.emit(DestroyAH{AH: ev.AH})
+	case p.handle.state == handleReady: // it is renewed
+		h.endRenewal(p)
+		h.view.returnAH(p.handle.ah)
+		p.handle.ah = ev.AH
+		h.view.show(p)
+		h.view.change()
 	default:
-		delete(t.handles.asked, ev.ID)
-		t.becomeReady(p, ev.AH)
+		delete(h.asked, ev.ID)
+		h.becomeReady(p, ev.AH)
 	}
 }
 
-// ahFailed retries to get a handle of a peer, or gives up. It gives up a notice.
-func (t *Table) ahFailed(ev AHFailed) {
-	if _, ok := t.notices.asked[ev.ID]; ok {
-		delete(t.notices.asked, ev.ID)
-		t.step.stats.AHFailed++
-		t.step.stats.StraysUnanswerable++
-		return
-	}
-	p, ok := t.handles.asked[ev.ID]
+// failed retries to get a handle of a peer, or gives up.
+func (h *handles) failed(ev AHFailed) {
+	p, ok := h.asked[ev.ID]
 	if !ok {
 		return
 	}
-	t.step.stats.AHFailed++
-	if p.handle.state == handleReady {
-		t.endRenewal(p)
-		return
-	}
-	delete(t.handles.asked, ev.ID)
+	h.step.stats.AHFailed++
 	final := errors.Is(ev.Err, hca.ErrInvalid) || errors.Is(ev.Err, hca.ErrRange)
-	if final || p.handle.tries >= ahTries {
-		t.becomeRefused(p)
+	switch {
+	case p.handle.state == handleReady:
+		h.endRenewal(p)
 		return
+	case final || p.handle.tries >= ahTries:
+		h.becomeRefused(p)
+	default:
+		h.becomeWaiting(p)
 	}
-	t.becomeWaiting(p)
+	delete(h.asked, ev.ID)
 }

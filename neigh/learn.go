@@ -35,7 +35,7 @@ func (t *roster) heardFrom(e endpoint, ip netip.Addr) *peer {
 	}
 	t.peers.touch(p, t.step.now)
 	p.heardAt = t.step.now
-	t.stopAlarm(p)
+	t.silent.stop(p)
 	if isUnicast(ip) {
 		// The latest claim wins, as in ARP itself. If the address was learnt from the host,
 		// it has moved away.
@@ -59,7 +59,7 @@ func (p *peer) isAt(gid hca.GID) bool { return p != nil && p.gid == gid }
 func (t *roster) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
 	t.view.show(p)
-	t.resetSilence(p)
+	t.silent.reset(p)
 	if t.returns.allow(t.step.now, maxUrgentReturns) {
 		t.view.urgent()
 	} else {

@@ -36,7 +36,7 @@ func (t *Table) restore(list []PeerInfo) {
 func (t *Table) askRestored() {
 	for _, p := range t.ready {
 		if t.peers.byEndpoint[p.endpoint] == p && p.handle.state == handleNone {
-			t.becomeAsked(p)
+			t.handles.becomeAsked(p)
 		}
 	}
 	t.ready = nil

@@ -77,7 +77,7 @@ func (t *Table) forward(f frame, o outgoing) {
 		return
 	}
 	if p := t.peers.byMAC[f.dst]; p != nil {
-		t.sendPeer(p, o)
+		t.send(p, o)
 		return
 	}
 	t.resolve(f)

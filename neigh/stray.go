@@ -83,7 +83,7 @@ func (t *Table) stray(ev Stray) {
 		t.notify(e, t.host.link.dest(p))
 		return
 	}
-	t.notices.asked[t.requestAH(e.gid)] = e
+	t.notices.asked[t.handles.request(e.gid)] = e
 }
 
 // notify announces the host's addresses to a single sender. The first notice has one
@@ -102,4 +102,27 @@ func (t *Table) notify(e endpoint, to hca.UDDest) {
 			t.step.emit(SendFabric{to, t.host.announcement(ip)})
 		}
 	})
+}
+
+// ahReady sends the notice for which a handle was requested, or passes a new handle to its peer.
+func (t *Table) ahReady(ev AHReady) {
+	e, ok := t.notices.asked[ev.ID]
+	if !ok {
+		t.handles.created(ev)
+		return
+	}
+	delete(t.notices.asked, ev.ID)
+	t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.host.link.qkey})
+	t.view.returnAH(ev.AH)
+}
+
+// ahFailed gives up a notice, or the handle of a peer.
+func (t *Table) ahFailed(ev AHFailed) {
+	if _, ok := t.notices.asked[ev.ID]; !ok {
+		t.handles.failed(ev)
+		return
+	}
+	delete(t.notices.asked, ev.ID)
+	t.step.stats.AHFailed++
+	t.step.stats.StraysUnanswerable++
 }

@@ -54,7 +54,8 @@ func (s *step) sent(late bool) {
 
 // roster holds the peers and their handles, and what is remembered of removed peers.
 type roster struct {
-	silent
+	core
+	silent  silent
 	peers   peers
 	past    peers // removed peers; see remember
 	handles handles
@@ -69,9 +70,12 @@ func New(conf Config) *Table {
 	t.conf = conf.normal()
 	t.host.step, t.kept.step = &t.step, &t.step
 	t.view.step, t.view.host = &t.step, &t.host
+	t.silent.step, t.silent.host = &t.step, &t.host
 	t.peers.init()
 	t.past.init()
-	t.handles.asked = make(map[uint64]*peer)
+	t.handles = handles{
+		step: &t.step, host: &t.host, view: &t.view, kept: &t.kept, silent: &t.silent, asked: make(map[uint64]*peer),
+	}
 	t.resolver.byIP = make(map[netip.Addr]*resolution)
 	t.notices.init()
 	t.host.news.stop()
@@ -133,7 +137,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 	for _, at := range [...]time.Time{
 		t.resolver.retries.next(),
 		t.handles.pauses.next(),
-		t.verifyAt(),
+		t.silent.next(),
 		announce,
 		t.marksDue,
 		t.sweepDue,
@@ -151,14 +155,16 @@ func (t *Table) expire() {
 	for r, ok := t.resolver.retries.due(t.step.now); ok; r, ok = t.resolver.retries.due(t.step.now) {
 		t.request(r)
 	}
-	for p, ok := t.handles.pauses.due(t.step.now); ok; p, ok = t.handles.pauses.due(t.step.now) {
-		t.pauseOver(p)
-	}
+	t.handles.expire()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}
 		t.readMarks()
 	}
-	t.verifyDue()
+	for p, ok := t.silent.due(); ok; p, ok = t.silent.due() {
+		if t.silent.verify(p) {
+			t.handles.renew(p) // in case the path to it has changed
+		}
+	}
 	t.host.announceDue()
 	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.step.now) {
 		t.sweepDue = time.Time{}

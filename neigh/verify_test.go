@@ -69,8 +69,8 @@ func TestLatestClaimIsAskedForFirst(t *testing.T) {
 	b.meet(numbered(0), "10.8.0.1")
 	b.snap.Unicast(b.macOf(numbered(0)))
 	b.advance(silenceLimit)
-	for b.table.rate.done < maxAskRate-1 {
-		b.table.rate.allow(b.now, maxAskRate)
+	for b.table.silent.rate.done < maxAskRate-1 {
+		b.table.silent.rate.allow(b.now, maxAskRate)
 	}
 	if got := asks(b.advance(silenceLimit / 2)); fmt.Sprint(got) != "[10.8.0.1]" {
 		t.Errorf("requests for %v with one request left, want [10.8.0.1], the latest claim", got)
@@ -89,7 +89,7 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 	for i := range 10 * maxNoticeRate {
 		b.step(Stray{numbered(1000 + i).gid, 9})
 	}
-	if b.table.rate.left(b.now, maxAskRate) || b.table.notices.rate.left(b.now, maxNoticeRate) {
+	if b.table.silent.rate.left(b.now, maxAskRate) || b.table.notices.rate.left(b.now, maxNoticeRate) {
 		t.Fatal("a rate is not exhausted, so the test proves nothing")
 	}
 	if got := asks(b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip("10.0.0.9")))); fmt.Sprint(got) != "[10.0.0.9]" {

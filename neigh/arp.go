@@ -20,8 +20,8 @@ func (t *Table) hostARP(f frame, late bool) {
 		t.hostClaims(in.SPA)
 	}
 	out := ipoib.ARP{Op: in.Op, SHA: t.host.link.addr(), SPA: in.SPA, TPA: in.TPA}
-	out.THA, _ = t.addrOf(in.THA)
-	if addr, ok := t.addrOf(f.dst); ok {
+	out.THA, _ = t.peers.addrOf(in.THA)
+	if addr, ok := t.peers.addrOf(f.dst); ok {
 		out.THA = addr
 	}
 	t.forward(f, outgoing{msg: out.Append(newMessage(f.typ)), control: true, late: late})
@@ -43,7 +43,7 @@ func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicas
 	if typ == ipoib.EtherTypeRARP { // RFC 903: the sender may not know its address
 		claimed = netip.Addr{}
 	}
-	p := t.heardFrom(e, claimed)
+	p := t.peers.heardFrom(e, claimed)
 	// The GRH does not suffice to choose the destination MAC: if the fabric replicates
 	// groups, a broadcast arrives at our own address. A request counts as unicast only if
 	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
@@ -51,7 +51,7 @@ func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicas
 	if multicast || request && (in.SPA == in.TPA || !t.host.ips.has(in.TPA)) {
 		dst = ipoib.Broadcast
 	}
-	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
+	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.peers.macOf(endpointOf(in.THA)), TPA: in.TPA}
 	t.host.deliver(out.Append(newFrame(dst, p.mac, typ)))
 	t.resolved(claimed, p)
 }

@@ -50,8 +50,8 @@ func (t *Table) attach(ev Attached) {
 		t.host.link.setSelf(self, t.step.now)
 		t.host.news.restart(t.step.now)
 		clear(t.notices.last)
-		if p := t.peers.byEndpoint[self]; p != nil {
-			t.removePeer(p)
+		if p := t.peers.live.byEndpoint[self]; p != nil {
+			t.peers.remove(p)
 		}
 	}
 	// In a fixed order, so that the same events cause the same actions.
@@ -65,7 +65,7 @@ func (t *Table) attach(ev Attached) {
 	t.host.link.broadcast, t.host.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
 	t.host.link.mtu, t.host.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	t.setQKey(ev.QKey)
-	t.askRestored()
+	t.peers.askRestored()
 	t.view.urgent()
 	t.host.announceDue()
 }
@@ -76,7 +76,7 @@ func (t *Table) setQKey(qkey hca.QKey) {
 		return
 	}
 	t.host.link.qkey = qkey
-	for _, p := range t.peers.byEndpoint {
+	for _, p := range t.peers.live.byEndpoint {
 		if p.shown.route {
 			t.view.show(p)
 		}
@@ -88,7 +88,7 @@ func (t *Table) setQKey(qkey hca.QKey) {
 // announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
 	t.host.link.up, t.host.link.groups = false, nil
-	for _, class := range t.peers.classes() {
+	for _, class := range t.peers.live.classes() {
 		all(class, func(p *peer) {
 			t.kept.drop(&p.kept, DropDetached)
 			t.handles.void(p)
@@ -108,8 +108,8 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 		return
 	}
 	t.host.mac.setOwn(m, t.step.now)
-	if p := t.peers.byMAC[m]; p != nil {
-		t.peers.setMAC(p, t.freeMAC(p.endpoint, netip.Addr{}))
+	if p := t.peers.live.byMAC[m]; p != nil {
+		t.peers.live.setMAC(p, t.peers.freeMAC(p.endpoint, netip.Addr{}))
 		t.view.show(p)
 	}
 	t.view.urgent()

@@ -123,7 +123,7 @@ func (b *bench) advance(d time.Duration) (all []Action) {
 // macOf returns the MAC of a peer in the table.
 func (b *bench) macOf(e endpoint) ipoib.MAC {
 	b.tb.Helper()
-	p := b.table.peers.byEndpoint[e]
+	p := b.table.peers.live.byEndpoint[e]
 	if p == nil {
 		b.tb.Fatalf("the table has no peer %v", e)
 	}
@@ -161,13 +161,13 @@ func (t *Table) check() error {
 		sum += n
 	}
 	got := s.ToFabric + s.ToHost + s.EchoReplies + s.KeptSent + uint64(s.Kept) + sum
-	switch n := len(t.peers.byEndpoint); {
+	switch n := len(t.peers.live.byEndpoint); {
 	case s.FromHost+s.FromFabric+s.Pings != got:
 		return fmt.Errorf("%d + %d + %d frames in, %d accounted for: %+v", s.FromHost, s.FromFabric, s.Pings, got, s)
-	case n != len(t.peers.byMAC) || n != s.Heard+s.Used:
-		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.byMAC), s.Heard, s.Used)
-	case s.Heard > t.conf.MaxHeard || s.Used > t.conf.MaxPeers-t.conf.MaxHeard:
-		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
+	case n != len(t.peers.live.byMAC) || n != s.Heard+s.Used:
+		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.live.byMAC), s.Heard, s.Used)
+	case s.Heard > t.peers.conf.MaxHeard || s.Used > t.peers.conf.MaxPeers-t.peers.conf.MaxHeard:
+		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.peers.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("resolver exceeds its bounds: %+v", s)
 	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.host.link.up && len(t.notices.asked) > 0:
@@ -194,11 +194,11 @@ func (t *Table) checkKept() error {
 			frames, bytes = frames+1, bytes+len(f)
 		}
 	}
-	for _, p := range t.peers.byEndpoint {
+	for _, p := range t.peers.live.byEndpoint {
 		add(p.kept)
 	}
 	for ip, r := range t.resolver.byIP {
-		if r.ip != ip || r.alarm.pos == 0 || t.peers.byIP[ip] != nil {
+		if r.ip != ip || r.alarm.pos == 0 || t.peers.live.byIP[ip] != nil {
 			return fmt.Errorf("inconsistent resolution of %v: %+v", ip, r)
 		}
 		add(r.kept)
@@ -211,14 +211,14 @@ func (t *Table) checkKept() error {
 
 // checkPast checks the invariants of the removed peers that are remembered.
 func (t *Table) checkPast() error {
-	s, ips, gids := &t.past, 0, 0
+	s, ips, gids := &t.peers.past, 0, 0
 	if n := len(s.byEndpoint); n != len(s.byMAC) || n != s.heard.Len()+s.used.Len() ||
-		s.heard.Len() > t.conf.MaxHeard || s.used.Len() > t.conf.MaxPeers-t.conf.MaxHeard {
+		s.heard.Len() > t.peers.conf.MaxHeard || s.used.Len() > t.peers.conf.MaxPeers-t.peers.conf.MaxHeard {
 		return fmt.Errorf("remembered: %d endpoints, %d MACs, %d heard, %d used", n, len(s.byMAC), s.heard.Len(), s.used.Len())
 	}
 	for e, p := range s.byEndpoint {
 		ips += len(p.ips)
-		if p.endpoint != e || s.byMAC[p.mac] != p || t.peers.byMAC[p.mac] != nil || p.handle.state != handleNone ||
+		if p.endpoint != e || s.byMAC[p.mac] != p || t.peers.live.byMAC[p.mac] != nil || p.handle.state != handleNone ||
 			len(p.kept.frames) > 0 || p.silence.alarm.pos > 0 {
 			return fmt.Errorf("inconsistent remembered peer %v: %+v", e, p)
 		}
@@ -241,18 +241,18 @@ func (t *Table) checkPast() error {
 
 func (t *Table) checkPeers() error {
 	ips, ready, paused, awaited, gids := 0, 0, 0, 0, 0
-	for gid, there := range t.peers.byGID {
+	for gid, there := range t.peers.live.byGID {
 		if gids += len(there); len(there) == 0 || len(there) > maxPeersPerGID {
 			return fmt.Errorf("%d peers of GID %v", len(there), gid)
 		}
 	}
-	for e, p := range t.peers.byEndpoint {
+	for e, p := range t.peers.live.byEndpoint {
 		ips += len(p.ips)
 		if p.silence.alarm.pos > 0 {
 			awaited++
 		}
-		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.host.link.up && p.silence.alarm.pos > 0 {
-			return fmt.Errorf("peer %v: %+v, its GID has %d", e, p, len(t.peers.byGID[e.gid]))
+		if !slices.Contains(t.peers.live.byGID[e.gid], p) || !t.host.link.up && p.silence.alarm.pos > 0 {
+			return fmt.Errorf("peer %v: %+v, its GID has %d", e, p, len(t.peers.live.byGID[e.gid]))
 		}
 		switch h := &p.handle; h.state {
 		case handleReady:
@@ -265,24 +265,24 @@ func (t *Table) checkPeers() error {
 				return fmt.Errorf("request %d of %v is lost", h.id, e)
 			}
 		}
-		bad := p.endpoint != e || t.peers.byMAC[p.mac] != p || t.host.mac.own.is(p.mac) || t.host.mac.learnt.is(p.mac) ||
+		bad := p.endpoint != e || t.peers.live.byMAC[p.mac] != p || t.host.mac.own.is(p.mac) || t.host.mac.learnt.is(p.mac) ||
 			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.host.link.self ||
 			len(p.kept.frames) > 0 && p.handle.state != handleAsked && p.handle.state != handleWaiting
 		if bad {
 			return fmt.Errorf("inconsistent peer %v: %+v", e, p)
 		}
 		for _, ip := range p.ips {
-			if t.peers.byIP[ip] != p {
+			if t.peers.live.byIP[ip] != p {
 				return fmt.Errorf("%v is not bound to %v", ip, e)
 			}
 		}
 	}
-	if awaited != t.silent.proven.Len()+t.silent.others.Len() || gids != len(t.peers.byEndpoint) {
-		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.silent.proven.Len()+t.silent.others.Len(), gids, len(t.peers.byEndpoint))
+	if awaited != t.silent.proven.Len()+t.silent.others.Len() || gids != len(t.peers.live.byEndpoint) {
+		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.silent.proven.Len()+t.silent.others.Len(), gids, len(t.peers.live.byEndpoint))
 	}
-	if ips != len(t.peers.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
+	if ips != len(t.peers.live.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
 		return fmt.Errorf("%d IPs of %d, %d ready of %d, %d paused of %d",
-			ips, len(t.peers.byIP), ready, t.handles.ready, paused, t.handles.pauses.Len())
+			ips, len(t.peers.live.byIP), ready, t.handles.ready, paused, t.handles.pauses.Len())
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func TestBusyPeersStay(t *testing.T) {
 	b.advance(pressureIdle / 2)
 	talk(6)
 	for i, want := range []bool{true, false, true} {
-		if got := b.table.peers.byEndpoint[numbered(i)] != nil; got != want {
+		if got := b.table.peers.live.byEndpoint[numbered(i)] != nil; got != want {
 			t.Errorf("peer %d exists: %v, want %v", i, got, want)
 		}
 	}
@@ -124,7 +124,7 @@ func TestFloodLeavesMarkedPeers(t *testing.T) {
 	for i := range 100 {
 		b.meet(numbered(i), ipC)
 	}
-	if p := b.table.peers.byEndpoint[peerB]; p == nil || !p.used {
+	if p := b.table.peers.live.byEndpoint[peerB]; p == nil || !p.used {
 		t.Errorf("entry of peer B: %+v, want a used peer", p)
 	}
 }
@@ -159,7 +159,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 		t.Fatalf("%+v, want two used peers", s)
 	}
 	b.advance(heardIdle + sweepInterval)
-	if b.table.peers.byEndpoint[peerB] != nil || b.table.peers.byEndpoint[other] == nil {
+	if b.table.peers.live.byEndpoint[peerB] != nil || b.table.peers.live.byEndpoint[other] == nil {
 		t.Errorf("peers %v, want only %v", b.table.Peers(), other)
 	}
 }
@@ -174,7 +174,7 @@ func TestBindingsPerPeer(t *testing.T) {
 	}
 	claim(peerB)
 	claim(peerC)
-	used, heard := b.table.peers.byEndpoint[peerB].ips, b.table.peers.byEndpoint[peerC].ips
+	used, heard := b.table.peers.live.byEndpoint[peerB].ips, b.table.peers.live.byEndpoint[peerC].ips
 	if len(used) != maxIPsUsed || len(heard) != maxIPsHeard || heard[3] != ip("10.1.51.39") {
 		t.Errorf("used peer has %v, heard peer %v", used, heard)
 	}
@@ -202,7 +202,7 @@ func TestHintsBounded(t *testing.T) {
 		ev.Entries = append(ev.Entries, Neighbour{ip(ipB), ipoib.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}})
 	}
 	b.step(ev)
-	if n := len(b.table.hints); n != maxHints {
+	if n := len(b.table.peers.hints); n != maxHints {
 		t.Errorf("%d hints, want %d", n, maxHints)
 	}
 }

@@ -53,7 +53,7 @@ func TestAlternatingClaimsAreCheap(t *testing.T) {
 	if made > most {
 		t.Errorf("%d snapshots, want %d at most", made, most)
 	}
-	if b.table.peers.byIP[ip("10.0.0.77")].qpn != 0x701 {
+	if b.table.peers.live.byIP[ip("10.0.0.77")].qpn != 0x701 {
 		t.Error("the last claim did not win")
 	}
 }
@@ -97,18 +97,18 @@ func TestPeersPerGID(t *testing.T) {
 		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), addr)))
 		b.now = b.now.Add(time.Millisecond)
 	}
-	if got := len(b.table.peers.byGID[peerC.gid]); got != maxPeersPerGID {
+	if got := len(b.table.peers.live.byGID[peerC.gid]); got != maxPeersPerGID {
 		t.Errorf("%d peers of one GID, want %d", got, maxPeersPerGID)
 	}
 	if s := b.table.Stats(); s.Heard+s.Used != maxPeersPerGID+1 || s.AHs != maxPeersPerGID {
 		t.Errorf("%d heard, %d used, %d handles", s.Heard, s.Used, s.AHs)
 	}
 	for i, want := range map[int]bool{0: false, 2*maxPeersPerGID - 1: false, 2 * maxPeersPerGID: true, 3*maxPeersPerGID - 1: true} {
-		if got := b.table.peers.byEndpoint[endpoint{peerC.gid, hca.QPN(0x1000 + i)}] != nil; got != want {
+		if got := b.table.peers.live.byEndpoint[endpoint{peerC.gid, hca.QPN(0x1000 + i)}] != nil; got != want {
 			t.Errorf("peer %d of the GID exists: %v", i, got)
 		}
 	}
-	if b.table.peers.byEndpoint[peerB] == nil {
+	if b.table.peers.live.byEndpoint[peerB] == nil {
 		t.Error("a peer of another GID was evicted")
 	}
 }
@@ -121,7 +121,7 @@ func TestBusyPeerOutlivesItsGIDsFlood(t *testing.T) {
 		b.snap.Unicast(b.macOf(peerB))
 		b.meet(endpoint{peerB.gid, hca.QPN(0x1000 + i)}, ipC)
 	}
-	if p := b.table.peers.byEndpoint[peerB]; p == nil || !p.used {
+	if p := b.table.peers.live.byEndpoint[peerB]; p == nil || !p.used {
 		t.Errorf("the busy peer: %+v", p)
 	}
 }
@@ -153,7 +153,7 @@ func TestRedirectNamesOneTarget(t *testing.T) {
 			}
 		}
 		b.step(fabricND(peerB, m))
-		if got := len(b.table.peers.byEndpoint); got != c.peers {
+		if got := len(b.table.peers.live.byEndpoint); got != c.peers {
 			t.Errorf("%s: %d peers, want %d", c.name, got, c.peers)
 		}
 		if c.why != NumReason {

@@ -7,33 +7,33 @@ import (
 )
 
 // send sends a message to p, now or when its handle is ready.
-func (t *roster) send(p *peer, o outgoing) {
+func (s *peers) send(p *peer, o outgoing) {
 	if !o.control {
-		t.promote(p)
+		s.promote(p)
 	}
-	t.handles.send(p, o)
+	s.handles.send(p, o)
 }
 
 // promote notes that the host sends data to p and moves p to the used class. If
 // that class is full of busy peers, p stays in the heard class, as the last to
 // be evicted.
-func (t *roster) promote(p *peer) {
-	if !p.used && t.makeRoomUsed() {
-		t.peers.use(p)
+func (s *peers) promote(p *peer) {
+	if !p.used && s.makeRoomUsed() {
+		s.live.use(p)
 		if p.shown.source {
-			t.view.show(p)
-			t.view.changeLate()
+			s.view.show(p)
+			s.view.changeLate()
 		}
 	}
-	t.peers.touch(p, t.step.now)
-	p.sentAt = t.step.now
-	t.silent.sent(p)
+	s.live.touch(p, s.step.now)
+	p.sentAt = s.step.now
+	s.silent.sent(p)
 }
 
 // makeRoomAt makes room for one more peer at a GID. It evicts the peer seen longest
 // ago, preferring peers that the host never sent data to.
-func (t *roster) makeRoomAt(gid hca.GID) {
-	there := t.peers.byGID[gid]
+func (s *peers) makeRoomAt(gid hca.GID) {
+	there := s.live.byGID[gid]
 	if len(there) < maxPeersPerGID {
 		return
 	}
@@ -44,88 +44,85 @@ func (t *roster) makeRoomAt(gid hca.GID) {
 			first = p
 		}
 	}
-	t.evict(first)
+	s.evict(first)
 }
 
 // makeRoomHeard makes room for one peer in the heard class. It promotes peers
 // that the data path has sent to in the meantime.
-func (t *roster) makeRoomHeard() {
-	for passed := 0; t.peers.heard.Len() >= t.conf.MaxHeard; passed++ {
-		p := oldest(&t.peers.heard)
+func (s *peers) makeRoomHeard() {
+	for passed := 0; s.live.heard.Len() >= s.conf.MaxHeard; passed++ {
+		p := oldest(&s.live.heard)
 		if passed < maxPromotions && p.wasSent() {
-			t.promote(p)
+			s.promote(p)
 			continue
 		}
-		t.evict(p)
+		s.evict(p)
 	}
 }
 
 // makeRoomUsed makes room for one peer in the used class, if it can.
-func (t *roster) makeRoomUsed() bool {
-	if t.peers.used.Len() < t.conf.MaxPeers-t.conf.MaxHeard {
+func (s *peers) makeRoomUsed() bool {
+	if s.live.used.Len() < s.conf.MaxPeers-s.conf.MaxHeard {
 		return true
 	}
 	for range maxPromotions {
-		p := oldest(&t.peers.used)
+		p := oldest(&s.live.used)
 		if p.wasSent() {
-			t.promote(p)
+			s.promote(p)
 			continue
 		}
-		if t.step.now.Sub(p.seen) < pressureIdle {
+		if s.step.now.Sub(p.seen) < pressureIdle {
 			return false
 		}
-		t.evict(p)
+		s.evict(p)
 		return true
 	}
 	return false
 }
 
-func (t *roster) evict(p *peer) {
-	t.step.stats.Evicted++
-	t.removePeer(p)
+func (s *peers) evict(p *peer) {
+	s.step.stats.Evicted++
+	s.remove(p)
 }
 
-// removePeer removes p, its handle and the messages kept for it. Its addresses are
+// remove removes p, its handle and the messages kept for it. Its addresses are
 // remembered.
-func (t *roster) removePeer(p *peer) {
-	t.kept.drop(&p.kept, DropEvicted)
-	t.handles.void(p)
-	t.peers.remove(p)
-	t.view.hide(p)
-	t.remember(p)
+func (s *peers) remove(p *peer) {
+	s.kept.drop(&p.kept, DropEvicted)
+	s.handles.void(p)
+	s.live.remove(p)
+	s.view.hide(p)
+	s.remember(p)
 	if !p.plain {
-		t.view.changeLate()
+		s.view.changeLate()
 	}
 }
 
 // sweep removes idle peers. It costs O(peers), once per sweepInterval.
-func (t *roster) sweep() {
-	for _, class := range t.peers.classes() {
+func (s *peers) sweep() {
+	for _, class := range s.live.classes() {
 		all(class, func(p *peer) {
 			idle := heardIdle
 			if p.used && len(p.ips) > 0 {
 				idle = usedIdle
 			}
-			if t.step.now.Sub(p.seen) >= idle {
-				t.removePeer(p)
+			if s.step.now.Sub(p.seen) >= idle {
+				s.remove(p)
 			}
 		})
-	}
-	if t.host.mac.refresh(t.step.now) {
-		t.view.change()
 	}
 }
 
 // readMarks reads the marks of the data path. It costs O(peers), once per
 // markInterval.
-func (t *roster) readMarks() {
-	for _, class := range t.peers.classes() {
+func (s *peers) readMarks() {
+	for _, class := range s.live.classes() {
 		all(class, func(p *peer) {
 			if p.wasSent() {
-				t.promote(p)
+				s.promote(p)
 			}
 			if p.wasHeard() {
-				t.silent.received(p)
+				s.silent.received(p)
 			}
 		})
 	}
@@ -142,24 +139,24 @@ func (t *roster) readMarks() {
 //
 // Heard peers are remembered too: a peer's MAC enters the host's cache as soon as the
 // peer resolves the host's address or advertises itself as a router.
-func (t *roster) remember(p *peer) {
+func (s *peers) remember(p *peer) {
 	p.used = p.busy()
-	if older := t.past.byEndpoint[p.endpoint]; older != nil {
-		t.past.remove(older)
+	if older := s.past.byEndpoint[p.endpoint]; older != nil {
+		s.past.remove(older)
 	}
 	for _, ip := range p.ips {
-		t.past.unbind(ip)
+		s.past.unbind(ip)
 	}
-	if there := t.past.byGID[p.gid]; len(there) >= maxPeersPerGID {
+	if there := s.past.byGID[p.gid]; len(there) >= maxPeersPerGID {
 		heard := slices.IndexFunc(there, func(p *peer) bool { return !p.used })
-		t.past.remove(there[max(heard, 0)])
+		s.past.remove(there[max(heard, 0)])
 	}
-	most := t.conf.MaxHeard
+	most := s.conf.MaxHeard
 	if p.used {
-		most = t.conf.MaxPeers - t.conf.MaxHeard
+		most = s.conf.MaxPeers - s.conf.MaxHeard
 	}
-	if class := t.past.class(p); class.Len() >= most {
-		t.past.remove(oldest(class))
+	if class := s.past.class(p); class.Len() >= most {
+		s.past.remove(oldest(class))
 	}
-	t.past.add(p)
+	s.past.add(p)
 }

@@ -29,7 +29,7 @@ func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 		}
 		slow++
 		b.ready(b.step(hostIP(ownMAC, macs[i], ip(ipA), ip(addr(i)))))
-		if b.table.peers.byEndpoint[at(i)] == nil { // the host resolves it, and it answers
+		if b.table.peers.live.byEndpoint[at(i)] == nil { // the host resolves it, and it answers
 			b.ready(b.step(fabricARP(at(i), ipoib.ARPReply, addr(i), ipA, false)))
 			macs[i] = b.macOf(at(i))
 		}

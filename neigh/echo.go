@@ -8,9 +8,9 @@ import (
 func (t *Table) ping(ev Ping) {
 	t.step.stats.Pings++
 	ip := ev.IP.Unmap().WithZone("")
-	p := t.peers.byEndpoint[endpoint{ev.GID, ev.QPN}]
+	p := t.peers.live.byEndpoint[endpoint{ev.GID, ev.QPN}]
 	if ip.IsValid() {
-		p = t.peers.byIP[ip]
+		p = t.peers.live.byIP[ip]
 	}
 	msg := ipoib.Echo{ID: ev.ID}.Message(max(ev.Size, ipoib.MinEcho))
 	switch {
@@ -20,7 +20,7 @@ func (t *Table) ping(ev Ping) {
 		t.step.drop(DropOversize)
 	case p != nil:
 		t.introduce(p)
-		t.send(p, outgoing{msg: msg, control: true})
+		t.peers.send(p, outgoing{msg: msg, control: true})
 	case !ip.IsValid():
 		t.step.drop(DropEchoStranger)
 	case !isUnicast(ip) || t.host.ips.has(ip):
@@ -45,7 +45,7 @@ func (t *Table) introduce(p *peer) {
 // fabricEcho answers an echo request of a peer, or passes on a reply.
 func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
 	echo, err := ipoib.ParseEcho(body)
-	p := t.peers.byEndpoint[e]
+	p := t.peers.live.byEndpoint[e]
 	switch {
 	case err != nil || multicast:
 		t.step.drop(DropBadEcho)
@@ -57,6 +57,6 @@ func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
 	case !t.echoes.allow(t.step.now, maxEchoRate):
 		t.step.drop(DropEchoLimit)
 	default:
-		t.send(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
+		t.peers.send(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
 	}
 }

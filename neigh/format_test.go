@@ -59,12 +59,12 @@ func (n names) snapshot(s *Snapshot) string {
 	if !s.up {
 		return "no QP"
 	}
-	routesByMAC := entries(s.routes)
+	routesByMAC := allOf(s.routes)
 	if len(routesByMAC) > 8 {
 		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(routesByMAC))
 	}
 	var routes []string
-	for _, from := range entries(s.sources) {
+	for _, from := range allOf(s.sources) {
 		if r, ok := routesByMAC[keyOf(from.mac)]; ok {
 			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}

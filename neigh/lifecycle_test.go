@@ -77,7 +77,7 @@ func TestHandleTable(t *testing.T) {
 		for _, do := range c.do {
 			do(b)
 		}
-		if got := b.table.peers.byEndpoint[peerB].handle.state; got != c.want {
+		if got := b.table.peers.live.byEndpoint[peerB].handle.state; got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -102,7 +102,7 @@ func TestHandlesGoBackOnce(t *testing.T) {
 				}
 				delete(held, a.AH)
 			case Publish:
-				for _, r := range entries(a.Snapshot.routes) {
+				for _, r := range allOf(a.Snapshot.routes) {
 					lastSeen[r.dest.AH] = a.Snapshot.epoch
 				}
 			}
@@ -125,7 +125,7 @@ func TestHandlesGoBackOnce(t *testing.T) {
 func TestAddressChangeWhileAttached(t *testing.T) {
 	b := knownBench(t)
 	out := b.step(attachedAt(peerB))
-	if b.table.peers.byEndpoint[peerB] != nil || !b.snap.Self(peerB.gid, peerB.qpn) {
+	if b.table.peers.live.byEndpoint[peerB] != nil || !b.snap.Self(peerB.gid, peerB.qpn) {
 		t.Error("a peer has our own address")
 	}
 	if sent := len(out) - 2; sent != 2 { // the other two are DestroyAH and Publish

@@ -25,11 +25,11 @@ type PeerInfo struct {
 	HeardBytes uint64 `json:"heard_bytes,omitzero"`
 }
 
-// Peers returns the peers in no particular order. It allocates.
-func (t *Table) Peers() []PeerInfo {
-	out := make([]PeerInfo, 0, len(t.peers.byMAC))
-	ips := make([]netip.Addr, 0, len(t.peers.byIP)) // of all peers
-	for _, class := range t.peers.classes() {
+// list returns the peers in no particular order. It allocates.
+func (s *peers) list() []PeerInfo {
+	out := make([]PeerInfo, 0, len(s.live.byMAC))
+	ips := make([]netip.Addr, 0, len(s.live.byIP)) // of all peers
+	for _, class := range s.live.classes() {
 		all(class, func(p *peer) {
 			n := len(ips)
 			ips = append(ips, p.ips...)
@@ -41,4 +41,46 @@ func (t *Table) Peers() []PeerInfo {
 		})
 	}
 	return out
+}
+
+// restore adds the peers of a former table, as far as the bounds allow. The rest is heard again.
+func (s *peers) restore(list []PeerInfo) {
+	for _, info := range list {
+		e := endpoint{info.GID, info.QPN}
+		class, most := &s.live.heard, s.conf.MaxHeard
+		if info.Used {
+			class, most = &s.live.used, s.conf.MaxPeers-s.conf.MaxHeard
+		}
+		switch {
+		case !e.valid() || info.MAC.IsZero() || info.MAC.IsMulticast():
+			continue
+		case s.live.byEndpoint[e] != nil || s.macTaken(info.MAC):
+			continue
+		case class.Len() >= most || len(s.live.byGID[e.gid]) >= maxPeersPerGID:
+			continue
+		}
+		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: s.step.now, sentAt: info.Sent, heardAt: info.Heard}
+		p.sent.bytes.Store(info.SentBytes)
+		p.heard.bytes.Store(info.HeardBytes)
+		s.live.add(p)
+		for _, ip := range info.IPs {
+			if isUnicast(ip) && s.live.byIP[ip] == nil {
+				s.live.bind(ip, p)
+			}
+		}
+		if s.view.show(p); p.used {
+			s.ready = append(s.ready, p)
+		}
+	}
+}
+
+// askRestored requests the handles of the restored peers that the host has sent data to, so that the
+// frames that already wait need not pass the slow path.
+func (s *peers) askRestored() {
+	for _, p := range s.ready {
+		if s.live.byEndpoint[p.endpoint] == p && p.handle.state == handleNone {
+			s.handles.becomeAsked(p)
+		}
+	}
+	s.ready = nil
 }

@@ -46,8 +46,8 @@ func TestFreeMACCountsPastTaken(t *testing.T) {
 func TestCollisionOfPlainMACs(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerC, ipC)
-	c := b.table.peers.byEndpoint[peerC]
-	b.table.peers.setMAC(c, plainMAC(peerB.gid))
+	c := b.table.peers.live.byEndpoint[peerC]
+	b.table.peers.live.setMAC(c, plainMAC(peerB.gid))
 	b.table.view.show(c)
 	b.meet(peerB, ipB)
 	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {

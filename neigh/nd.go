@@ -44,7 +44,7 @@ func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 		return
 	}
 	claimed := claimedBy(nd)
-	p := t.heardFrom(e, claimed)
+	p := t.peers.heardFrom(e, claimed)
 	target := e
 	if redirect && named {
 		target = endpointOf(link)
@@ -117,7 +117,7 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 	if !m.redirect && !m.t.host.mac.is(mac) {
 		return ipoib.Addr{}, false
 	}
-	return m.t.addrOf(mac)
+	return m.t.peers.addrOf(mac)
 }
 
 // ToMAC maps an address in a message from the fabric. An unknown target of a Redirect
@@ -132,8 +132,8 @@ func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	case e != m.target || !e.valid() || m.t.host.link.isOwn(e, m.t.step.now):
 		return ipoib.MAC{}, false
 	}
-	if p := m.t.peers.byEndpoint[e]; p != nil {
+	if p := m.t.peers.live.byEndpoint[e]; p != nil {
 		return p.mac, true
 	}
-	return m.t.addPeer(e, netip.Addr{}).mac, true
+	return m.t.peers.add(e, netip.Addr{}).mac, true
 }

@@ -227,7 +227,7 @@ func (w *world) end(t *rapid.T) {
 	if s.Resolutions != 0 || s.AHs != len(w.held) {
 		t.Fatalf("at rest: %+v, %d handles held", s, len(w.held))
 	}
-	for e, p := range w.table.peers.byEndpoint {
+	for e, p := range w.table.peers.live.byEndpoint {
 		if got, _ := w.snap.PeerMAC(e.gid, e.qpn); got != p.mac {
 			t.Fatalf("the data path gives %v the MAC %v, the table %v", e, got, p.mac)
 		}

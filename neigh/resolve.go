@@ -77,8 +77,8 @@ func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
 // cache.
 func (t *Table) resolve(f frame) {
 	src, dst := f.ips()
-	believed := t.hints[f.dst]
-	if p := t.past.byMAC[f.dst]; p != nil && len(p.ips) > 0 {
+	believed := t.peers.hints[f.dst]
+	if p := t.peers.past.byMAC[f.dst]; p != nil && len(p.ips) > 0 {
 		believed = p.ips
 	}
 	ip := target(believed, dst)
@@ -86,7 +86,7 @@ func (t *Table) resolve(f frame) {
 		t.step.drop(DropUnresolvable)
 		return
 	}
-	if p := t.peers.byIP[ip]; p != nil {
+	if p := t.peers.live.byIP[ip]; p != nil {
 		t.correct(p, ip, src)
 		f.raw = slices.Clone(f.raw)
 		t.route(f.readdressed(p.mac), false)

@@ -85,7 +85,7 @@ func TestRestoredIsBounded(t *testing.T) {
 	if s := table.Stats(); s.Heard > 512 || s.Used > 512 || s.Heard+s.Used < 1000 {
 		t.Errorf("%d heard and %d used peers", s.Heard, s.Used)
 	}
-	if n := len(table.peers.byGID[hca.GID{0x20, 1}]); n != maxPeersPerGID {
+	if n := len(table.peers.live.byGID[hca.GID{0x20, 1}]); n != maxPeersPerGID {
 		t.Errorf("%d peers of one GID", n)
 	}
 }

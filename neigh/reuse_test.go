@@ -34,7 +34,7 @@ func forgottenBench(t *testing.T) (*bench, ipoib.MAC) {
 	mac := b.macOf(peerB)
 	b.ready(b.step(hostIP(ownMAC, mac, ip(ipA), ip(ipB))))
 	b.advance(usedIdle + sweepInterval)
-	if len(b.table.peers.byEndpoint) != 0 {
+	if len(b.table.peers.live.byEndpoint) != 0 {
 		t.Fatal("B was not removed")
 	}
 	return b, mac
@@ -122,7 +122,7 @@ func TestFloodDoesNotDisplaceRememberedUsedPeers(t *testing.T) {
 			e = endpoint{peerB.gid, hca.QPN(0x1000 + i)}
 		}
 		b.table.Step(b.now, fabricARP(e, ipoib.ARPRequest, "0.0.0.0", ipA, true), nil)
-		if b.table.peers.byMAC[mac] != nil {
+		if b.table.peers.live.byMAC[mac] != nil {
 			t.Fatalf("invented peer %d has the MAC of B", i)
 		}
 		b.now = b.now.Add(time.Millisecond)
@@ -130,7 +130,7 @@ func TestFloodDoesNotDisplaceRememberedUsedPeers(t *testing.T) {
 	if err := b.table.check(); err != nil {
 		t.Fatal(err)
 	}
-	past := &b.table.past
+	past := &b.table.peers.past
 	t.Logf("remembered: %d heard, %d used, %d at the GID of B", past.heard.Len(), past.used.Len(), len(past.byGID[peerB.gid]))
 	b.meet(endpoint{peerB.gid, 0x23}, ipB)
 	if got := b.macOf(endpoint{peerB.gid, 0x23}); got != mac {
@@ -165,7 +165,7 @@ func TestMACsOfMovedPeersDoNotMakeTheNextOneCostly(t *testing.T) {
 		t.Fatal(err)
 	}
 	tries := 0
-	freeMAC(from.gid, from.qpn, uint32(b.now.UnixMicro()), func(m ipoib.MAC) bool { tries++; return b.table.macTaken(m) })
+	freeMAC(from.gid, from.qpn, uint32(b.now.UnixMicro()), func(m ipoib.MAC) bool { tries++; return b.table.peers.macTaken(m) })
 	t.Logf("%d MACs tried", tries)
 	if tries > 8 {
 		t.Errorf("%d MACs tried, want 8 at most", tries)

@@ -30,7 +30,7 @@ func (t *Table) admit(f frame) (Reason, bool) {
 		return DropBadSource, false
 	case !f.typ.Carried():
 		return DropEtherType, false
-	case t.peers.byMAC[f.src] != nil:
+	case t.peers.live.byMAC[f.src] != nil:
 		return DropLoopedMAC, false
 	}
 	ok, learnt := t.host.mac.admit(f.src, t.step.now)
@@ -76,8 +76,8 @@ func (t *Table) forward(f frame, o outgoing) {
 		t.step.sent(o.late)
 		return
 	}
-	if p := t.peers.byMAC[f.dst]; p != nil {
-		t.send(p, o)
+	if p := t.peers.live.byMAC[f.dst]; p != nil {
+		t.peers.send(p, o)
 		return
 	}
 	t.resolve(f)
@@ -111,29 +111,7 @@ func (t *Table) fromFabric(ev FromFabric) {
 // hostClaims notes an address that the host has claimed by ARP or ND.
 func (t *Table) hostClaims(ip netip.Addr) {
 	if isUnicast(ip) {
-		t.peers.unbind(ip)
+		t.peers.live.unbind(ip)
 		t.host.ips.learn(ip)
 	}
-}
-
-// addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
-func (t *roster) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
-	if t.host.mac.is(m) {
-		return t.host.link.addr(), true
-	}
-	if p := t.peers.byMAC[m]; p != nil {
-		return p.addr(), true
-	}
-	return ipoib.Addr{}, false
-}
-
-// macOf returns the MAC for an endpoint, or zero if the endpoint is unknown.
-func (t *roster) macOf(e endpoint) ipoib.MAC {
-	if e == t.host.link.self {
-		return t.host.mac.dest()
-	}
-	if p := t.peers.byEndpoint[e]; p != nil {
-		return p.mac
-	}
-	return ipoib.MAC{}
 }

@@ -30,14 +30,14 @@ func populated(tb testing.TB, n int) *bench {
 	}
 	b.now = b.now.Add(time.Minute)
 	p.quickStep(Tick{})
-	if s := b.table.Stats(); s.Used != n || s.AHs != n || len(entries(b.snap.routes)) != n {
-		tb.Fatalf("%d used, %d handles, %d routes, want %d each", s.Used, s.AHs, len(entries(b.snap.routes)), n)
+	if s := b.table.Stats(); s.Used != n || s.AHs != n || len(allOf(b.snap.routes)) != n {
+		tb.Fatalf("%d used, %d handles, %d routes, want %d each", s.Used, s.AHs, len(allOf(b.snap.routes)), n)
 	}
 	return b
 }
 
-// entries returns the entries of all shards.
-func entries[K comparable, V any](s *shards[K, V]) map[K]V {
+// allOf returns the entries of all shards.
+func allOf[K comparable, V any](s *shards[K, V]) map[K]V {
 	all := map[K]V{}
 	if s != nil {
 		for _, shard := range s {
@@ -51,7 +51,7 @@ func entries[K comparable, V any](s *shards[K, V]) map[K]V {
 // from all peers.
 func (t *Table) checkShown() error {
 	routes, sources := map[macKey]route{}, map[endpoint]source{}
-	for _, p := range t.peers.byEndpoint {
+	for _, p := range t.peers.live.byEndpoint {
 		ready := p.handle.state == handleReady
 		if ready {
 			routes[keyOf(p.mac)] = route{hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.host.link.qkey}, &p.sent}
@@ -60,10 +60,10 @@ func (t *Table) checkShown() error {
 			sources[p.endpoint] = source{p.mac, p.used, &p.heard}
 		}
 	}
-	if got := entries(t.view.routes.table); !maps.Equal(got, routes) {
+	if got := allOf(t.view.routes.table); !maps.Equal(got, routes) {
 		return fmt.Errorf("the next snapshot has routes %v, want %v", got, routes)
 	}
-	if got := entries(t.view.sources.table); !maps.Equal(got, sources) {
+	if got := allOf(t.view.sources.table); !maps.Equal(got, sources) {
 		return fmt.Errorf("the next snapshot has sources %v, want %v", got, sources)
 	}
 	return nil
@@ -80,17 +80,17 @@ func TestChangeCopiesFewPeers(t *testing.T) {
 	const n, most = 10_000, 100
 	b := populated(t, n)
 	before := b.snap
-	routes, sources := entries(before.routes), entries(before.sources)
+	routes, sources := allOf(before.routes), allOf(before.sources)
 	for i := range 100 {
-		p := b.table.peers.byEndpoint[numbered(i*n/100)]
-		b.table.peers.setQPN(p, p.qpn+1)
+		p := b.table.peers.live.byEndpoint[numbered(i*n/100)]
+		b.table.peers.live.setQPN(p, p.qpn+1)
 		b.table.view.show(p)
 		if copied := b.table.view.routes.copied + b.table.view.sources.copied; copied > most {
 			t.Errorf("the change of peer %d copied %d peers, want %d at most", i, copied, most)
 		}
 		b.table.view.snapshot()
 	}
-	if !maps.Equal(entries(before.routes), routes) || !maps.Equal(entries(before.sources), sources) {
+	if !maps.Equal(allOf(before.routes), routes) || !maps.Equal(allOf(before.sources), sources) {
 		t.Error("the earlier snapshot has changed")
 	}
 	if err := b.table.checkShown(); err != nil {
@@ -183,12 +183,12 @@ func BenchmarkChange(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			t := populated(b, n).table
-			all := slices.Collect(maps.Values(t.peers.byEndpoint))
+			all := slices.Collect(maps.Values(t.peers.live.byEndpoint))
 			epoch, i := t.view.epoch, 0
 			b.ReportAllocs()
 			for b.Loop() {
 				p := all[i%n]
-				t.movePeer(p, endpoint{p.gid, p.qpn + 1})
+				t.peers.move(p, endpoint{p.gid, p.qpn + 1})
 				t.view.urgent()
 				t.view.publish()
 				t.step.out = t.step.out[:0]

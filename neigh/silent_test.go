@@ -189,11 +189,11 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 func BenchmarkReadMarks(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {
-		for _, p := range bench.table.peers.byEndpoint {
+		for _, p := range bench.table.peers.live.byEndpoint {
 			p.sent.mark.Store(true)
 			p.heard.mark.Store(true)
 		}
-		bench.table.readMarks()
+		bench.table.peers.readMarks()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*float64(time.Second/markInterval)/1e7, "%core")
 }

@@ -97,11 +97,11 @@ func TestOldSnapshotMarksUse(t *testing.T) {
 		b.advance(time.Minute)
 		old.Unicast(plainMAC(peerB.gid))
 	}
-	if b.table.peers.byEndpoint[peerB] == nil {
+	if b.table.peers.live.byEndpoint[peerB] == nil {
 		t.Error("a busy peer was removed")
 	}
 	b.advance(usedIdle + sweepInterval)
-	if b.table.peers.byEndpoint[peerB] != nil {
+	if b.table.peers.live.byEndpoint[peerB] != nil {
 		t.Error("an idle peer was not removed")
 	}
 }

@@ -79,7 +79,7 @@ func (t *Table) stray(ev Stray) {
 		t.step.stats.StraysLimited++
 		return
 	}
-	if p := t.peers.byEndpoint[e]; p != nil && p.handle.state == handleReady {
+	if p := t.peers.live.byEndpoint[e]; p != nil && p.handle.state == handleReady {
 		t.notify(e, t.host.link.dest(p))
 		return
 	}

@@ -8,11 +8,16 @@ import (
 // Table is the neighbour table of one interface. It is passive and must be used
 // by one goroutine. Create it with [New].
 //
-// Its parts are embedded in one another, and each calls only those within it: the core, the
-// watch for silent peers, the roster of peers, and, in Table itself, the translation of
-// frames and messages, the resolution of addresses and the answers to strays.
+// Its components point only to those above them.
 type Table struct {
-	roster
+	step    step
+	host    host
+	kept    keeper
+	view    view
+	silent  silent
+	handles handles
+	peers   peers
+
 	resolver      resolver
 	notices       notices
 	echoes        rate      // requests that were answered
@@ -20,15 +25,6 @@ type Table struct {
 	marksDue      time.Time // when readMarks is due; zero if there are no marks to read
 	idle          bool      // the data path sets no marks; see DataIdle
 	sweepDue      time.Time // when sweep is due; zero if there is nothing to sweep
-}
-
-// core is what every part of a table uses.
-type core struct {
-	step step
-	host host
-	conf Config
-	kept keeper
-	view view
 }
 
 // step is the Step under way, with the actions and counts of all components.
@@ -52,33 +48,21 @@ func (s *step) sent(late bool) {
 	}
 }
 
-// roster holds the peers and their handles, and what is remembered of removed peers.
-type roster struct {
-	core
-	silent  silent
-	peers   peers
-	past    peers // removed peers; see remember
-	handles handles
-	returns rate // of moved peers that were published at once
-	hints   hints
-	ready   []*peer // restored peers whose handles are requested with the next Attached
-}
-
 // New returns an empty table, detached.
 func New(conf Config) *Table {
 	t := &Table{}
-	t.conf = conf.normal()
-	t.host.step, t.kept.step = &t.step, &t.step
-	t.view.step, t.view.host = &t.step, &t.host
-	t.silent.step, t.silent.host = &t.step, &t.host
-	t.peers.init()
-	t.past.init()
-	t.handles = handles{
-		step: &t.step, host: &t.host, view: &t.view, kept: &t.kept, silent: &t.silent, asked: make(map[uint64]*peer),
+	s, h, v, k := &t.step, &t.host, &t.view, &t.kept
+	h.step, k.step = s, s
+	v.step, v.host = s, h
+	t.silent.step, t.silent.host = s, h
+	t.handles = handles{step: s, host: h, view: v, kept: k, silent: &t.silent, asked: make(map[uint64]*peer)}
+	t.peers = peers{
+		step: s, host: h, view: v, kept: k, silent: &t.silent, handles: &t.handles,
+		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.resolver.byIP = make(map[netip.Addr]*resolution)
 	t.notices.init()
-	t.host.news.stop()
+	h.news.stop()
 	return t
 }
 
@@ -108,7 +92,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case HostPortChanged:
 		t.hostPortChanged(ev.Alone)
 	case HostNeighbours:
-		t.hints = newHints(ev.Entries)
+		t.peers.hints = newHints(ev.Entries)
 	case Stray:
 		t.stray(ev)
 	case HostAsks:
@@ -116,7 +100,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case Ping:
 		t.ping(ev)
 	case Restored:
-		t.restore(ev.Peers)
+		t.peers.restore(ev.Peers)
 	case DataIdle:
 		t.dataIdle(ev.Idle)
 	case Tick:
@@ -158,7 +142,7 @@ func (t *Table) expire() {
 	t.handles.expire()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}
-		t.readMarks()
+		t.peers.readMarks()
 	}
 	for p, ok := t.silent.due(); ok; p, ok = t.silent.due() {
 		if t.silent.verify(p) {
@@ -168,7 +152,10 @@ func (t *Table) expire() {
 	t.host.announceDue()
 	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.step.now) {
 		t.sweepDue = time.Time{}
-		t.sweep()
+		t.peers.sweep()
+		if t.host.mac.refresh(t.step.now) {
+			t.view.change()
+		}
 	}
 }
 
@@ -176,17 +163,17 @@ func (t *Table) expire() {
 func (t *Table) dataIdle(idle bool) {
 	if t.idle = idle; idle {
 		t.marksDue = time.Time{}
-		t.readMarks()
+		t.peers.readMarks()
 	}
 }
 
 // schedule arms readMarks while there are peers and the data path is not idle, and sweep while there is anything
 // that can expire.
 func (t *Table) schedule() {
-	if t.marksDue.IsZero() && !t.idle && len(t.peers.byEndpoint) > 0 {
+	if t.marksDue.IsZero() && !t.idle && len(t.peers.live.byEndpoint) > 0 {
 		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.byEndpoint) > 0 || t.host.mac.learnt.sent != nil) {
+	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || t.host.mac.learnt.sent != nil) {
 		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }
@@ -195,8 +182,17 @@ func (t *Table) schedule() {
 func (t *Table) Stats() Stats {
 	s := t.step.stats
 	s.Kept, s.KeptBytes = t.kept.frames, t.kept.bytes
-	s.Heard, s.Used = t.peers.heard.Len(), t.peers.used.Len()
+	s.Heard, s.Used = t.peers.live.heard.Len(), t.peers.live.used.Len()
 	s.Resolutions = len(t.resolver.byIP)
 	s.AHs = t.handles.ready
 	return s
 }
+
+// Peers returns the peers in no particular order. It allocates.
+func (t *Table) Peers() []PeerInfo { return t.peers.list() }
+
+// Asked returns how many handles are requested and not made yet.
+func (t *Table) Asked() int { return len(t.handles.asked) }
+
+// Shown reports whether the last snapshot has all changes.
+func (t *Table) Shown() bool { return !t.view.dirty }

@@ -103,7 +103,7 @@ func (p *player) name(name string, e endpoint) {
 
 func (p *player) describe(actions []Action) (out []string) {
 	for name, e := range p.ends {
-		if peer := p.table.peers.byEndpoint[e]; peer != nil {
+		if peer := p.table.peers.live.byEndpoint[e]; peer != nil {
 			p.macs[peer.mac] = "@" + name
 		}
 	}

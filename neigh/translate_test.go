@@ -74,7 +74,7 @@ func TestRARP(t *testing.T) {
 	if err != nil || f.typ != ipoib.EtherTypeRARP || !f.dst.IsBroadcast() || got.SHA != mac || got.THA != mac {
 		t.Errorf("frame %+v, %+v, %v, want a broadcast RARP frame with the peer's MAC", f, got, err)
 	}
-	if len(b.table.peers.byIP) != 0 {
+	if len(b.table.peers.live.byIP) != 0 {
 		t.Error("the table learnt an address from a RARP request")
 	}
 }
@@ -148,7 +148,7 @@ func TestForgedNDTeachesNothing(t *testing.T) {
 	ns.options = append(ipoibLink(1, peerB), ipoibLink(2, peerC)...)
 	b.step(fabricND(peerB, ns))
 	wantDrops(t, b, DropUnmapped, 1)
-	if len(b.table.peers.byEndpoint) != 1 || b.table.peers.byEndpoint[peerC] != nil {
+	if len(b.table.peers.live.byEndpoint) != 1 || b.table.peers.live.byEndpoint[peerC] != nil {
 		t.Errorf("peers: %v, want only the sender of the valid messages", b.table.Peers())
 	}
 }

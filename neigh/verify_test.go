@@ -282,7 +282,7 @@ func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 		}
 		b.now = b.now.Add(markInterval)
 		p.quickStep(nil)
-		if asked := b.table.peers.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
+		if asked := b.table.peers.live.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
 			if after := markInterval * time.Duration(i-20); after > 3*silenceLimit {
 				t.Errorf("requested after %v, want at most %v", after, 3*silenceLimit)
 			}

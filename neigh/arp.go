@@ -6,52 +6,69 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
+// translator translates ARP, RARP and ND between the two forms of link-layer addresses. It learns
+// peers and the host's addresses from them, and drops what it cannot translate.
+type translator struct {
+	step  *step
+	host  *host
+	peers *peers
+}
+
 // hostARP translates an ARP or RARP body from the host (RFC 826, RFC 903, RFC
 // 4391 section 9.2). The sender becomes our own address. The target is the peer
 // that the frame is addressed to, or else the peer of the body's target MAC; it is
 // zero if both are unknown.
-func (t *Table) hostARP(f frame, late bool) {
+func (x *translator) hostARP(f frame) (msg []byte, ok bool) {
 	in, err := ipoib.ParseEtherARP(f.body())
-	if err != nil || !t.host.mac.is(in.SHA) {
-		t.step.drop(DropBadARP)
-		return
+	if err != nil || !x.host.mac.is(in.SHA) {
+		x.step.drop(DropBadARP)
+		return nil, false
 	}
 	if f.typ == ipoib.EtherTypeARP {
-		t.hostClaims(in.SPA)
+		x.hostClaims(in.SPA)
 	}
-	out := ipoib.ARP{Op: in.Op, SHA: t.host.link.addr(), SPA: in.SPA, TPA: in.TPA}
-	out.THA, _ = t.peers.addrOf(in.THA)
-	if addr, ok := t.peers.addrOf(f.dst); ok {
+	out := ipoib.ARP{Op: in.Op, SHA: x.host.link.addr(), SPA: in.SPA, TPA: in.TPA}
+	out.THA, _ = x.peers.addrOf(in.THA)
+	if addr, ok := x.peers.addrOf(f.dst); ok {
 		out.THA = addr
 	}
-	t.forward(f, outgoing{msg: out.Append(newMessage(f.typ)), control: true, late: late})
+	return out.Append(newMessage(f.typ)), true
 }
 
-// fabricARP translates an ARP or RARP body from the fabric. The sender in the
-// body must be the sender of the message.
-func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) {
+// hostClaims notes an address that the host has claimed by ARP or ND.
+func (x *translator) hostClaims(ip netip.Addr) {
+	if isUnicast(ip) {
+		x.peers.live.unbind(ip)
+		x.host.ips.learn(ip)
+	}
+}
+
+// fabricARP translates an ARP or RARP body from the fabric, and delivers it. The sender in
+// the body must be the sender of the message. fabricARP returns the sender and the address
+// that it claims, if any; nil: it dropped the message.
+func (x *translator) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) (netip.Addr, *peer) {
 	in, err := ipoib.ParseARP(body)
 	if err != nil {
-		t.step.drop(DropBadARP)
-		return
+		x.step.drop(DropBadARP)
+		return netip.Addr{}, nil
 	}
 	if endpointOf(in.SHA) != e {
-		t.step.drop(DropForged)
-		return
+		x.step.drop(DropForged)
+		return netip.Addr{}, nil
 	}
 	claimed := in.SPA
 	if typ == ipoib.EtherTypeRARP { // RFC 903: the sender may not know its address
 		claimed = netip.Addr{}
 	}
-	p := t.peers.heardFrom(e, claimed)
+	p := x.peers.heardFrom(e, claimed)
 	// The GRH does not suffice to choose the destination MAC: if the fabric replicates
 	// groups, a broadcast arrives at our own address. A request counts as unicast only if
 	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
-	dst, request := t.host.mac.dest(), in.Op != ipoib.ARPReply
-	if multicast || request && (in.SPA == in.TPA || !t.host.ips.has(in.TPA)) {
+	dst, request := x.host.mac.dest(), in.Op != ipoib.ARPReply
+	if multicast || request && (in.SPA == in.TPA || !x.host.ips.has(in.TPA)) {
 		dst = ipoib.Broadcast
 	}
-	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.peers.macOf(endpointOf(in.THA)), TPA: in.TPA}
-	t.host.deliver(out.Append(newFrame(dst, p.mac, typ)))
-	t.resolved(claimed, p)
+	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: x.peers.macOf(endpointOf(in.THA)), TPA: in.TPA}
+	x.host.deliver(out.Append(newFrame(dst, p.mac, typ)))
+	return claimed, p
 }

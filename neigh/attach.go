@@ -3,7 +3,6 @@ package neigh
 import (
 	"bytes"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -64,23 +63,13 @@ func (t *Table) attach(ev Attached) {
 	t.host.link.up = true
 	t.host.link.broadcast, t.host.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
 	t.host.link.mtu, t.host.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
-	t.setQKey(ev.QKey)
+	if ev.QKey != t.host.link.qkey {
+		t.host.link.qkey = ev.QKey
+		t.peers.reshow()
+	}
 	t.peers.askRestored()
 	t.view.urgent()
 	t.host.announceDue()
-}
-
-// setQKey changes the Q_Key of all destinations.
-func (t *Table) setQKey(qkey hca.QKey) {
-	if qkey == t.host.link.qkey {
-		return
-	}
-	t.host.link.qkey = qkey
-	for _, p := range t.peers.live.byEndpoint {
-		if p.shown.route {
-			t.view.show(p)
-		}
-	}
 }
 
 // detach drops the frames that wait to be sent and returns the handles. The
@@ -88,17 +77,9 @@ func (t *Table) setQKey(qkey hca.QKey) {
 // announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
 	t.host.link.up, t.host.link.groups = false, nil
-	for _, class := range t.peers.live.classes() {
-		all(class, func(p *peer) {
-			t.kept.drop(&p.kept, DropDetached)
-			t.handles.void(p)
-		})
-	}
-	t.step.stats.StraysUnanswerable += uint64(len(t.notices.asked))
-	clear(t.notices.asked)
-	for _, r := range t.resolver.byIP {
-		t.giveUp(r, DropDetached)
-	}
+	t.peers.detach()
+	t.notices.detach()
+	t.resolver.detach()
 	t.view.urgent()
 }
 
@@ -109,8 +90,7 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	}
 	t.host.mac.setOwn(m, t.step.now)
 	if p := t.peers.live.byMAC[m]; p != nil {
-		t.peers.live.setMAC(p, t.peers.freeMAC(p.endpoint, netip.Addr{}))
-		t.view.show(p)
+		t.peers.rename(p)
 	}
 	t.view.urgent()
 }

@@ -98,6 +98,16 @@ func (s *peers) remove(p *peer) {
 	}
 }
 
+// detach drops the messages that wait to be sent and returns the handles.
+func (s *peers) detach() {
+	for _, class := range s.live.classes() {
+		all(class, func(p *peer) {
+			s.kept.drop(&p.kept, DropDetached)
+			s.handles.void(p)
+		})
+	}
+}
+
 // sweep removes idle peers. It costs O(peers), once per sweepInterval.
 func (s *peers) sweep() {
 	for _, class := range s.live.classes() {

@@ -28,7 +28,7 @@ func (t *Table) ping(ev Ping) {
 	default:
 		// In the form of a frame, as resolutions keep them.
 		frame := newFrame(ipoib.MAC{}, t.host.mac.dest(), ipoib.EtherTypeEcho)
-		t.await(ip, t.host.ips.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
+		t.resolver.await(ip, t.host.ips.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
 	}
 }
 

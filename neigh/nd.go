@@ -9,73 +9,72 @@ import (
 
 // hostND translates Neighbour Discovery from the host (RFC 4861, RFC 4391
 // section 9.3).
-func (t *Table) hostND(f frame, late bool) {
+func (x *translator) hostND(f frame) (msg []byte, ok bool) {
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
 	if err != nil {
-		t.step.drop(DropBadND)
-		return
+		x.step.drop(DropBadND)
+		return nil, false
 	}
-	m := mapper{t: t, redirect: nd.Type == ipoib.NDRedirect}
-	msg, err := ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, t.host.link.mtu, m)
+	m := mapper{translator: x, redirect: nd.Type == ipoib.NDRedirect}
+	msg, err = ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, x.host.link.mtu, m)
 	if err != nil {
-		t.step.drop(ndReason(err))
-		return
+		x.step.drop(ndReason(err))
+		return nil, false
 	}
-	t.hostClaims(claimedBy(nd))
+	x.hostClaims(claimedBy(nd))
 	if nd.Type == ipoib.NDRouterAdvert || nd.Flags&ipoib.NAFlagRouter != 0 {
-		t.host.ips.router = true
+		x.host.ips.router = true
 	}
-	t.forward(f, outgoing{msg: msg, control: true, late: late})
+	return msg, true
 }
 
-// fabricND translates Neighbour Discovery from the fabric. A link-layer address
-// in the message must be the sender's; only a Redirect may contain another
-// node's address.
-func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
+// fabricND is fabricARP for Neighbour Discovery. A link-layer address in the message must
+// be the sender's; only a Redirect may contain another node's address.
+func (x *translator) fabricND(e endpoint, packet []byte, multicast bool) (netip.Addr, *peer) {
 	nd, err := ipoib.ParseND(packet, ipoib.FormIPoIB)
 	if err != nil {
-		t.step.drop(DropBadND)
-		return
+		x.step.drop(DropBadND)
+		return netip.Addr{}, nil
 	}
 	link, named := nd.Link.IPoIB()
 	redirect := nd.Type == ipoib.NDRedirect
 	if named && !redirect && endpointOf(link) != e {
-		t.step.drop(DropForged)
-		return
+		x.step.drop(DropForged)
+		return netip.Addr{}, nil
 	}
 	claimed := claimedBy(nd)
-	p := t.peers.heardFrom(e, claimed)
+	p := x.peers.heardFrom(e, claimed)
 	target := e
 	if redirect && named {
 		target = endpointOf(link)
 	}
-	if frame, err := t.etherND(p, packet, t.ndDest(nd.Dst, multicast), target); err != nil {
-		t.step.drop(ndReason(err))
+	if frame, err := x.etherND(p, packet, x.ndDest(nd.Dst, multicast), target); err != nil {
+		x.step.drop(ndReason(err))
 	} else {
-		t.host.deliver(frame)
+		x.host.deliver(frame)
 	}
-	t.resolved(claimed, p)
+	return claimed, p
 }
 
 // ndDest returns the destination MAC of an ND message for the host. It depends
 // on the IP address, because the GRH is not reliable if the fabric replicates
 // groups.
-func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
+func (x *translator) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	switch {
 	case ip.IsMulticast():
 		return ipoib.GroupMAC(ip)
 	case multicast:
 		return ipoib.Broadcast
 	}
-	return t.host.mac.dest()
+	return x.host.mac.dest()
 }
 
 // etherND translates an ND message from p to a frame for the host. The message may
 // contain the addresses of p and target.
-func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
-	m := mapper{t: t, sender: p, target: target}
+func (x *translator) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
+	m := mapper{translator: x, sender: p, target: target}
 	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
-	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.host.link.mtu, m)
+	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, x.host.link.mtu, m)
 }
 
 // claimedBy returns the IP address that an ND message binds to its link-layer
@@ -106,18 +105,18 @@ func ndReason(err error) Reason {
 // mapper maps the addresses in one ND message: its sender's and, in a Redirect,
 // the target's. It implements [ipoib.Mapper].
 type mapper struct {
-	t        *Table
-	sender   *peer    // of a message from the fabric
-	target   endpoint // of a message from the fabric: another endpoint that it may contain
-	redirect bool     // of a message from the host: it may contain other nodes' addresses
+	translator *translator
+	sender     *peer    // of a message from the fabric
+	target     endpoint // of a message from the fabric: another endpoint that it may contain
+	redirect   bool     // of a message from the host: it may contain other nodes' addresses
 }
 
 // ToAddr maps an address in a message from the host.
 func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
-	if !m.redirect && !m.t.host.mac.is(mac) {
+	if !m.redirect && !m.translator.host.mac.is(mac) {
 		return ipoib.Addr{}, false
 	}
-	return m.t.peers.addrOf(mac)
+	return m.translator.peers.addrOf(mac)
 }
 
 // ToMAC maps an address in a message from the fabric. An unknown target of a Redirect
@@ -125,15 +124,15 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 // refuses our own address and any address other than the sender's and the target's, so
 // a message adds at most one such peer.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
-	e := endpointOf(a)
+	x, e := m.translator, endpointOf(a)
 	switch {
 	case e == m.sender.endpoint:
 		return m.sender.mac, true
-	case e != m.target || !e.valid() || m.t.host.link.isOwn(e, m.t.step.now):
+	case e != m.target || !e.valid() || x.host.link.isOwn(e, x.step.now):
 		return ipoib.MAC{}, false
 	}
-	if p := m.t.peers.live.byEndpoint[e]; p != nil {
+	if p := x.peers.live.byEndpoint[e]; p != nil {
 		return p.mac, true
 	}
-	return m.t.peers.add(e, netip.Addr{}).mac, true
+	return x.peers.add(e, netip.Addr{}).mac, true
 }

@@ -26,8 +26,71 @@ type resolution struct {
 
 // resolver holds the active resolutions.
 type resolver struct {
+	step    *step
+	host    *host
+	kept    *keeper
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
+}
+
+// await keeps a frame for the owner of ip, which it resolves. The frame's source address is src, or
+// none. The resolver keeps raw.
+func (s *resolver) await(ip, src netip.Addr, raw []byte) {
+	r := s.byIP[ip]
+	if r == nil {
+		if len(s.byIP) >= maxResolutions {
+			s.step.drop(DropResolveLimit)
+			return
+		}
+		r = &resolution{ip: ip, src: s.host.ips.source(ip, src), began: s.step.now}
+		s.byIP[ip] = r
+		s.request(r)
+	}
+	s.kept.keep(&r.kept, raw)
+}
+
+// request requests an address that is being resolved, for the first time or again, or gives
+// up after resolveTries.
+func (s *resolver) request(r *resolution) {
+	if r.tries >= resolveTries {
+		s.kept.drop(&r.kept, DropUnresolved)
+		s.remove(r)
+		return
+	}
+	r.tries++
+	s.retries.set(&r.alarm, r, s.step.now.Add(resolveInterval))
+	s.host.sendRequest(r.src, r.ip)
+}
+
+// expire repeats the requests that are due.
+func (s *resolver) expire() {
+	for r, ok := s.retries.due(s.step.now); ok; r, ok = s.retries.due(s.step.now) {
+		s.request(r)
+	}
+}
+
+func (s *resolver) remove(r *resolution) {
+	delete(s.byIP, r.ip)
+	s.retries.stop(&r.alarm)
+}
+
+// resolved ends the resolution of ip, if there is one, and returns the frames kept for it.
+func (s *resolver) resolved(ip netip.Addr) [][]byte {
+	r := s.byIP[ip]
+	if r == nil {
+		return nil
+	}
+	s.step.stats.Resolved.Observe(s.step.now.Sub(r.began))
+	s.remove(r)
+	return s.kept.drain(&r.kept)
+}
+
+// detach gives up all resolutions.
+func (s *resolver) detach() {
+	for _, r := range s.byIP {
+		s.kept.drop(&r.kept, DropDetached)
+		s.remove(r)
+	}
 }
 
 // hints are the IP addresses of each MAC in the kernel's cache.
@@ -92,60 +155,15 @@ func (t *Table) resolve(f frame) {
 		t.route(f.readdressed(p.mac), false)
 		return
 	}
-	t.await(ip, src, slices.Clone(f.raw))
+	t.resolver.await(ip, src, slices.Clone(f.raw))
 }
 
-// await keeps a frame for the owner of ip, which it resolves. The frame's source address is src, or
-// none. The table keeps raw.
-func (t *Table) await(ip, src netip.Addr, raw []byte) {
-	r := t.resolver.byIP[ip]
-	if r == nil {
-		if len(t.resolver.byIP) >= maxResolutions {
-			t.step.drop(DropResolveLimit)
-			return
-		}
-		r = &resolution{ip: ip, src: t.host.ips.source(ip, src), began: t.step.now}
-		t.resolver.byIP[ip] = r
-		t.request(r)
-	}
-	t.kept.keep(&r.kept, raw)
-}
-
-// request requests an address that is being resolved, for the first time or again, or gives
-// up after resolveTries.
-func (t *Table) request(r *resolution) {
-	if r.tries >= resolveTries {
-		t.giveUp(r, DropUnresolved)
-		return
-	}
-	r.tries++
-	t.resolver.retries.set(&r.alarm, r, t.step.now.Add(resolveInterval))
-	t.host.sendRequest(r.src, r.ip)
-}
-
-// resolved is called when p has claimed ip. It sends the frames kept for ip to
-// p.
+// resolved is called when p has claimed ip. It sends the frames kept for ip to p.
 func (t *Table) resolved(ip netip.Addr, p *peer) {
-	r := t.resolver.byIP[ip]
-	if r == nil {
-		return
-	}
-	t.step.stats.Resolved.Observe(t.step.now.Sub(r.began))
-	for _, raw := range t.endResolution(r) {
+	for _, raw := range t.resolver.resolved(ip) {
 		f, _ := parseFrame(raw)
 		t.route(f.readdressed(p.mac), true)
 	}
-}
-
-func (t *Table) giveUp(r *resolution, why Reason) {
-	t.step.stats.Drops[why] += uint64(len(t.endResolution(r)))
-}
-
-// endResolution removes r and returns the frames kept for it.
-func (t *Table) endResolution(r *resolution) [][]byte {
-	delete(t.resolver.byIP, r.ip)
-	t.resolver.retries.stop(&r.alarm)
-	return t.kept.drain(&r.kept)
 }
 
 // correct informs the host, in p's name, that ip is at p: by an ARP reply, or by a
@@ -166,7 +184,7 @@ func (t *Table) correct(p *peer, ip, asker netip.Addr) {
 	} else {
 		var err error
 		packet := ipoib.AppendNS(nil, ip, asker, p.addr())
-		if frame, err = t.etherND(p, packet, ipoib.GroupMAC(ipoib.SolicitedNode(asker)), p.endpoint); err != nil {
+		if frame, err = t.translator.etherND(p, packet, ipoib.GroupMAC(ipoib.SolicitedNode(asker)), p.endpoint); err != nil {
 			return
 		}
 	}

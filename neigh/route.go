@@ -1,10 +1,6 @@
 package neigh
 
-import (
-	"net/netip"
-
-	"ipoibd/ud/ipoib"
-)
+import "ipoibd/ud/ipoib"
 
 // fromHost handles a frame from the host.
 func (t *Table) fromHost(raw []byte) {
@@ -53,19 +49,23 @@ func (t *Table) admit(f frame) (Reason, bool) {
 // route forwards a frame from the host; late is set if the frame was kept
 // before.
 func (t *Table) route(f frame, late bool) {
+	o, ok := outgoing{control: true, late: late}, true
 	switch {
 	case f.isARP():
-		t.hostARP(f, late)
+		o.msg, ok = t.translator.hostARP(f)
 	case f.isND():
-		t.hostND(f, late)
-	case f.typ == ipoib.EtherTypeEcho: // of a Ping: frames of the host with this type are not admitted
-		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), control: true, late: late})
+		o.msg, ok = t.translator.hostND(f)
 	default:
-		if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
-			t.step.drop(DropRunt)
-			return
+		// An echo is a Ping: frames of the host with this type are not admitted.
+		if o.control = f.typ == ipoib.EtherTypeEcho; !o.control {
+			if _, ok = ipoib.DestIP(f.typ, f.body()); !ok {
+				t.step.drop(DropRunt)
+			}
 		}
-		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
+		o.msg = append(newMessage(f.typ), f.body()...)
+	}
+	if ok {
+		t.forward(f, o)
 	}
 }
 
@@ -98,20 +98,12 @@ func (t *Table) fromFabric(ev FromFabric) {
 	case t.host.link.isOwn(e, t.step.now):
 		t.step.drop(DropOwn)
 	case typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP:
-		t.fabricARP(e, typ, body, ev.Multicast)
+		t.resolved(t.translator.fabricARP(e, typ, body, ev.Multicast))
 	case typ == ipoib.EtherTypeIPv6 && ipoib.IsND(body):
-		t.fabricND(e, body, ev.Multicast)
+		t.resolved(t.translator.fabricND(e, body, ev.Multicast))
 	case typ == ipoib.EtherTypeEcho:
 		t.fabricEcho(e, body, ev.Multicast)
 	default:
 		t.step.drop(DropEtherType)
-	}
-}
-
-// hostClaims notes an address that the host has claimed by ARP or ND.
-func (t *Table) hostClaims(ip netip.Addr) {
-	if isUnicast(ip) {
-		t.peers.live.unbind(ip)
-		t.host.ips.learn(ip)
 	}
 }

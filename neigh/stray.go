@@ -13,6 +13,11 @@ import (
 // forged. So a notice to a sender without a ready handle uses its own handle and
 // returns it at once.
 type notices struct {
+	step    *step
+	host    *host
+	view    *view
+	handles *handles
+
 	rate  rate
 	byGID map[hca.GID]int     // notices in the second of rate, at most maxNoticeRate
 	last  map[endpoint]notice // by receiver; at most maxNoticed
@@ -29,12 +34,6 @@ type notice struct {
 // over reports whether the last notice is old enough for the pauses to start
 // over.
 func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
-
-func (n *notices) init() {
-	n.byGID = make(map[hca.GID]int)
-	n.last = make(map[endpoint]notice)
-	n.asked = make(map[uint64]endpoint)
-}
 
 // pausing reports whether the pause after the last notice to e is not over yet.
 func (n *notices) pausing(e endpoint, now time.Time) bool {
@@ -64,65 +63,67 @@ func (n *notices) admit(e endpoint, now time.Time) bool {
 	return true
 }
 
-// stray announces the host to a sender of stray datagrams. The sender need not be a
-// peer: after a restart the table has none. Every Stray ends in one counter.
-func (t *Table) stray(ev Stray) {
-	e := endpoint{ev.GID, ev.QPN}
+// answer announces the host to a sender of stray datagrams. The sender need not be a
+// peer: after a restart the table has none. p is the peer at e, or nil. Every Stray ends in one counter.
+func (n *notices) answer(e endpoint, p *peer) {
+	now, ips := n.step.now, &n.host.ips
 	switch {
-	case !t.host.link.up || !e.valid() || t.host.link.isOwn(e, t.step.now) || len(t.host.ips.given)+len(t.host.ips.learnt) == 0:
-		t.step.stats.StraysUnanswerable++
-		return
-	case t.notices.pausing(e, t.step.now):
-		t.step.stats.StraysPaused++
-		return
-	case len(t.notices.asked)+len(t.handles.asked) >= maxAnswerAHs || !t.notices.admit(e, t.step.now):
-		t.step.stats.StraysLimited++
-		return
+	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || len(ips.given)+len(ips.learnt) == 0:
+		n.step.stats.StraysUnanswerable++
+	case n.pausing(e, now):
+		n.step.stats.StraysPaused++
+	case len(n.asked)+len(n.handles.asked) >= maxAnswerAHs || !n.admit(e, now):
+		n.step.stats.StraysLimited++
+	case p != nil && p.handle.state == handleReady:
+		n.send(e, p.handle.ah)
+	default:
+		n.asked[n.handles.request(e.gid)] = e
 	}
-	if p := t.peers.live.byEndpoint[e]; p != nil && p.handle.state == handleReady {
-		t.notify(e, t.host.link.dest(p))
-		return
-	}
-	t.notices.asked[t.handles.request(e.gid)] = e
 }
 
-// notify announces the host's addresses to a single sender. The first notice has one
+// send announces the host's addresses to a single sender. The first notice has one
 // address: a sender that knows it learns the new QPN, which serves for all addresses. The
 // next notice has the others as well. So one message answers a datagram with a forged
 // sender.
-func (t *Table) notify(e endpoint, to hca.UDDest) {
-	t.step.stats.Notices++
+func (n *notices) send(e endpoint, ah hca.AH) {
+	n.step.stats.Notices++
+	to := hca.UDDest{AH: ah, QPN: e.qpn, QKey: n.host.link.qkey}
 	sent, most := 0, maxNoticeIPs
-	if t.notices.last[e].pause == noticePause {
+	if n.last[e].pause == noticePause {
 		most = 1
 	}
-	t.host.ips.all(func(ip netip.Addr) {
+	n.host.ips.all(func(ip netip.Addr) {
 		if sent < most {
 			sent++
-			t.step.emit(SendFabric{to, t.host.announcement(ip)})
+			n.step.emit(SendFabric{to, n.host.announcement(ip)})
 		}
 	})
 }
 
-// ahReady sends the notice for which a handle was requested, or passes a new handle to its peer.
-func (t *Table) ahReady(ev AHReady) {
-	e, ok := t.notices.asked[ev.ID]
-	if !ok {
-		t.handles.created(ev)
-		return
+// created sends the notice for which a handle was requested, and reports whether there is one.
+func (n *notices) created(ev AHReady) bool {
+	e, ok := n.asked[ev.ID]
+	if ok {
+		delete(n.asked, ev.ID)
+		n.send(e, ev.AH)
+		n.view.returnAH(ev.AH)
 	}
-	delete(t.notices.asked, ev.ID)
-	t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.host.link.qkey})
-	t.view.returnAH(ev.AH)
+	return ok
 }
 
-// ahFailed gives up a notice, or the handle of a peer.
-func (t *Table) ahFailed(ev AHFailed) {
-	if _, ok := t.notices.asked[ev.ID]; !ok {
-		t.handles.failed(ev)
-		return
+// failed gives up the notice for which a handle was requested, and reports whether there is one.
+func (n *notices) failed(ev AHFailed) bool {
+	_, ok := n.asked[ev.ID]
+	if ok {
+		delete(n.asked, ev.ID)
+		n.step.stats.AHFailed++
+		n.step.stats.StraysUnanswerable++
 	}
-	delete(t.notices.asked, ev.ID)
-	t.step.stats.AHFailed++
-	t.step.stats.StraysUnanswerable++
+	return ok
+}
+
+// detach gives up the notices that wait for a handle.
+func (n *notices) detach() {
+	n.step.stats.StraysUnanswerable += uint64(len(n.asked))
+	clear(n.asked)
 }

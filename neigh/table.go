@@ -3,6 +3,8 @@ package neigh
 import (
 	"net/netip"
 	"time"
+
+	"ipoibd/hca"
 )
 
 // Table is the neighbour table of one interface. It is passive and must be used
@@ -18,8 +20,10 @@ type Table struct {
 	handles handles
 	peers   peers
 
-	resolver      resolver
-	notices       notices
+	translator translator
+	resolver   resolver
+	notices    notices
+
 	echoes        rate      // requests that were answered
 	introductions rate      // requests before pings
 	marksDue      time.Time // when readMarks is due; zero if there are no marks to read
@@ -60,8 +64,12 @@ func New(conf Config) *Table {
 		step: s, host: h, view: v, kept: k, silent: &t.silent, handles: &t.handles,
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
-	t.resolver.byIP = make(map[netip.Addr]*resolution)
-	t.notices.init()
+	t.translator = translator{step: s, host: h, peers: &t.peers}
+	t.resolver = resolver{step: s, host: h, kept: k, byIP: make(map[netip.Addr]*resolution)}
+	t.notices = notices{
+		step: s, host: h, view: v, handles: &t.handles,
+		byGID: make(map[hca.GID]int), last: make(map[endpoint]notice), asked: make(map[uint64]endpoint),
+	}
 	h.news.stop()
 	return t
 }
@@ -82,9 +90,13 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case Detached:
 		t.detach()
 	case AHReady:
-		t.ahReady(ev)
+		if !t.notices.created(ev) {
+			t.handles.created(ev)
+		}
 	case AHFailed:
-		t.ahFailed(ev)
+		if !t.notices.failed(ev) {
+			t.handles.failed(ev)
+		}
 	case HostAddrs:
 		t.host.setAddrs(ev)
 	case HostMAC:
@@ -94,7 +106,8 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	case HostNeighbours:
 		t.peers.hints = newHints(ev.Entries)
 	case Stray:
-		t.stray(ev)
+		e := endpoint{ev.GID, ev.QPN}
+		t.notices.answer(e, t.peers.live.byEndpoint[e])
 	case HostAsks:
 		t.host.ask(ev.Targets)
 	case Ping:
@@ -136,9 +149,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 
 // expire runs everything that is due.
 func (t *Table) expire() {
-	for r, ok := t.resolver.retries.due(t.step.now); ok; r, ok = t.resolver.retries.due(t.step.now) {
-		t.request(r)
-	}
+	t.resolver.expire()
 	t.handles.expire()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}

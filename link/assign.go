@@ -52,7 +52,7 @@ func (r Route) String() string {
 // keep the others from being set or removed; the error names each. May block.
 func (t *TAP) Assign(a Assignment) error {
 	var refused error
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
 		refused = nil
 		index, up := l.Attrs().Index, l.Attrs().RawFlags&unix.IFF_UP != 0
 		err := r.assignAddrs(index, l.Attrs().MTU, a.Addrs)
@@ -73,13 +73,13 @@ func (t *TAP) Assign(a Assignment) error {
 
 // BringUp sets the interface up. May block.
 func (t *TAP) BringUp() error {
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
 		msg := linkMessage(l.Attrs().Index)
 		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 		return r.set(unix.RTM_SETLINK, msg)
 	})
 	if err != nil {
-		return fmt.Errorf("set %s up: %w", t.name, err)
+		return fmt.Errorf("set %s up: %w", t.tun.name, err)
 	}
 	return nil
 }

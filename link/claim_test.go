@@ -47,7 +47,7 @@ func TestQueueWithoutHeaderIsNotKept(t *testing.T) {
 	if err := c.takePossession(tap); !errors.Is(err, ErrOwned) || !c.again {
 		t.Errorf("takePossession = %v, again %t; want ErrOwned and another try", err, c.again)
 	}
-	if err := tap.closeQueues(); err != nil {
+	if err := tap.tun.close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := mustOpen(t, "ib0").Remove(); err != nil {

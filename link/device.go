@@ -10,11 +10,10 @@ import (
 // (struct virtio_net_hdr, linux/virtio_net.h).
 const HeaderLen = 10
 
-// Device is the contract of a TAP. Only one goroutine at a time may call ReadBatch; any may
-// call the other methods.
-type Device interface {
-	// Name returns the name that the interface was opened with.
-	Name() string
+// Queue is one queue of a TAP. The kernel puts each frame from the host into one of the queues, which
+// [Programs].Steering selects or, without it, the kernel itself. Only one goroutine at a time may call
+// ReadBatch; any may call the other methods.
+type Queue interface {
 	// ReadBatch blocks until there is a frame from the host. It then reads the queued
 	// frames, one into each of bufs, and stores their lengths in sizes, which must not be
 	// shorter than bufs. It returns their number, or 0 and nil after Wake. On return the
@@ -31,6 +30,15 @@ type Device interface {
 	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 	// Wake makes the current ReadBatch return, or else the next one.
 	Wake()
+}
+
+// Device is the contract of a TAP. Any goroutine may call its methods, except for ReadBatch.
+type Device interface {
+	Queue // the first one
+	// Name returns the name that the interface was opened with.
+	Name() string
+	// Queues returns all queues, at least one; their number does not change.
+	Queues() []Queue
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
 	// SetOffloads turns on the wanted offloads that the kernel supports, and returns

@@ -31,11 +31,11 @@ type handedTAP struct {
 func (t *TAP) Export(w *capsule.Writer) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	queues := make([]syscall.Conn, len(t.queues))
-	for i, q := range t.queues {
+	queues := make([]syscall.Conn, len(t.tun.queues))
+	for i, q := range t.tun.queues {
 		queues[i] = q.file
 	}
-	w.Put("tap", handedTAP{t.name, t.netns, t.queueLen, t.largeQueueLen, t.wantCarrier, t.offloads}, queues...)
+	w.Put("tap", handedTAP{t.tun.name, t.dev.netns, t.queueLen, t.largeQueueLen, t.wantCarrier, t.offloads}, queues...)
 	if t.note != nil {
 		w.Put("note", t.note.Name(), t.note)
 	}
@@ -113,16 +113,14 @@ func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {
 	t := newUnattached(spec)
 	t.given, t.wantCarrier, t.offloads = true, h.Carrier, h.Offloads
 	for _, f := range queues {
-		q, err := t.newQueue(f)
-		if err != nil {
+		if err := t.tun.add(f); err != nil {
 			return nil, err
 		}
-		t.queues = append(t.queues, q)
 	}
-	if err := t.checkQueues(); err != nil {
+	if t.mac, err = t.tun.check(); err != nil {
 		return nil, err
 	}
-	if err := t.findHome(); err != nil {
+	if err := t.dev.findHome(); err != nil {
 		return nil, fmt.Errorf("find the home of the interface: %w", err)
 	}
 	return t, nil
@@ -130,29 +128,29 @@ func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {
 
 // findHome opens a netlink socket at home: in this process's network namespace, or in that in which the
 // queues were opened.
-func (t *TAP) findHome() (err error) {
-	if t.netns == "" {
-		if t.home, err = os.Stat("/proc/thread-self/ns/net"); err == nil {
-			t.nl, err = openRtnl()
+func (d *netdev) findHome() (err error) {
+	if d.netns == "" {
+		if d.home, err = os.Stat("/proc/thread-self/ns/net"); err == nil {
+			d.nl, err = openRtnl()
 		}
 		return err
 	}
-	ns, err := t.lender()
+	ns, err := d.tun.lender()
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	if t.home, err = ns.Stat(); err != nil {
+	if d.home, err = ns.Stat(); err != nil {
 		return err
 	}
-	if entered := kernel.InNamespace(ns, func() { t.nl, err = openRtnl() }); entered != nil {
+	if entered := kernel.InNamespace(ns, func() { d.nl, err = openRtnl() }); entered != nil {
 		return entered
 	}
 	return err
 }
 
-// checkQueues checks that all queues are those of one multi-queue TAP, and reads its MAC.
-func (t *TAP) checkQueues() error {
+// check checks that all queues are those of one multi-queue TAP, and reads its MAC.
+func (t *tun) check() (mac [6]byte, err error) {
 	var first string
 	for i, q := range t.queues {
 		var ctlErr error
@@ -171,12 +169,12 @@ func (t *TAP) checkQueues() error {
 			}
 			if i == 0 && ctlErr == nil {
 				first = req.Name()
-				t.mac, ctlErr = queueMAC(int(fd))
+				mac, ctlErr = queueMAC(int(fd))
 			}
 		})
 		if err := errors.Join(err, ctlErr); err != nil {
-			return err
+			return mac, err
 		}
 	}
-	return nil
+	return mac, nil
 }

@@ -17,22 +17,22 @@ import (
 func (t *TAP) Inspect() (f Findings, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	if t.withdrawn() {
-		if err := t.visit(func(r *rtnl, l netlink.Link) error { return r.deleteLink(l.Attrs().Index) }); err != nil {
-			return f, fmt.Errorf("delete %s: %w", t.name, err)
+	if t.dev.withdrawn() {
+		if err := t.dev.visit(func(r *rtnl, l netlink.Link) error { return r.deleteLink(l.Attrs().Index) }); err != nil {
+			return f, fmt.Errorf("delete %s: %w", t.tun.name, err)
 		}
 	}
-	if f.Restored, err = t.restoreQueue(); err == nil {
-		err = t.visit(func(r *rtnl, l netlink.Link) error { return t.inspectLink(r, l, &f) })
+	if f.Restored, err = t.tun.restore(); err == nil {
+		err = t.dev.visit(func(r *rtnl, l netlink.Link) error { return t.inspectLink(r, l, &f) })
 	}
 	if err != nil {
-		return f, fmt.Errorf("inspect %s: %w", t.name, t.ioError(err))
+		return f, fmt.Errorf("inspect %s: %w", t.tun.name, t.tun.ioError(err))
 	}
 	return f, nil
 }
 
-// restoreQueue restores the properties that the kernel reports to a queue.
-func (t *TAP) restoreQueue() (out []Change, err error) {
+// restore restores the properties that the kernel reports to a queue.
+func (t *tun) restore() (out []Change, err error) {
 	err = t.control(func(fd int) error {
 		size, err := unix.IoctlGetInt(fd, unix.TUNGETVNETHDRSZ)
 		if err != nil {
@@ -65,10 +65,10 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 // inspectLink restores the properties that netlink and ethtool report, and those that
 // another queue can have changed without a report.
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
-	f.Foreign = foreign(l, len(t.queues))
+	f.Foreign = foreign(l, len(t.tun.queues))
 	a := l.Attrs()
 	if !owned(l) {
-		if err := t.control(setOwner); err != nil {
+		if err := t.tun.control(setOwner); err != nil {
 			return err
 		}
 		tap := l.(*netlink.Tuntap)
@@ -78,7 +78,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	if err != nil {
 		return err
 	}
-	if err := t.control(func(fd int) error { return setUnreported(fd, t.offloads, t.programs) }); err != nil {
+	if err := t.tun.control(func(fd int) error { return setUnreported(fd, t.offloads, t.programs) }); err != nil {
 		return err
 	}
 	// A missing offload costs only speed, and ethtool can keep it off permanently. An offload
@@ -94,14 +94,14 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	}
 	up, carrier := a.RawFlags&unix.IFF_UP != 0, a.RawFlags&unix.IFF_LOWER_UP != 0
 	if up && carrier != t.wantCarrier { // an interface that is down does not show its carrier
-		if err := t.carrier(t.wantCarrier); err != nil {
+		if err := t.tun.carrier(t.wantCarrier); err != nil {
 			return err
 		}
 		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[carrier]})
 	}
 	f.MTU, f.Carrier = a.MTU, up && t.wantCarrier
 	if !isEthernet(l) {
-		if err := t.control(setEthernet); err != nil {
+		if err := t.tun.control(setEthernet); err != nil {
 			return err
 		}
 		f.Restored = append(f.Restored, Change{PropertyLinkType, a.EncapType})

@@ -17,7 +17,7 @@ func TestFailedInspectionReturnsWhatItRestored(t *testing.T) {
 		return
 	}
 	tap := mustOpen(t, "ib0")
-	err := tap.control(func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) })
+	err := tap.tun.control(func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,12 +38,12 @@ func TestChangeDuringAnInspectionIsReported(t *testing.T) {
 		PropertyHeader:      func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, 12) },
 		PropertyPersistence: func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) },
 	} {
-		if restored, err := tap.restoreQueue(); err != nil || len(restored) != 0 {
+		if restored, err := tap.tun.restore(); err != nil || len(restored) != 0 {
 			t.Fatalf("restoreQueue = %+v, %v", restored, err)
 		}
-		must(t, tap.control(change))
+		must(t, tap.tun.control(change))
 		var f Findings
-		must(t, tap.visit(func(r *rtnl, l netlink.Link) error { return tap.inspectLink(r, l, &f) }))
+		must(t, tap.dev.visit(func(r *rtnl, l netlink.Link) error { return tap.inspectLink(r, l, &f) }))
 		next, err := tap.Inspect()
 		if restored := append(f.Restored, next.Restored...); err != nil || len(restored) != 1 || restored[0].What != what {
 			t.Errorf("%s: restored %+v, %v", what, restored, err)
@@ -59,14 +59,14 @@ func TestInspectionRestoresTheSendBuffer(t *testing.T) {
 	}
 	tap := mustOpen(t, "ib0")
 	size := func() (n int) {
-		err := tap.control(func(fd int) (err error) { n, err = unix.IoctlGetInt(fd, unix.TUNGETSNDBUF); return err })
+		err := tap.tun.control(func(fd int) (err error) { n, err = unix.IoctlGetInt(fd, unix.TUNGETSNDBUF); return err })
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	before := size()
-	if err := tap.control(func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETSNDBUF, 1) }); err != nil {
+	if err := tap.tun.control(func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETSNDBUF, 1) }); err != nil {
 		t.Fatal(err)
 	}
 	if size() != 1 {

@@ -22,7 +22,7 @@ const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | n
 // Neighbours lists the host's neighbours on the interface and on its master to which the
 // host can send frames without resolving an address first. May block.
 func (t *TAP) Neighbours() (out []Neighbour, err error) {
-	err = t.eachNeighbour(usable, func(ip netip.Addr, n *netlink.Neigh) {
+	err = t.dev.eachNeighbour(usable, func(ip netip.Addr, n *netlink.Neigh) {
 		if len(n.HardwareAddr) == 6 {
 			out = append(out, Neighbour{ip, [6]byte(n.HardwareAddr)})
 		}
@@ -33,15 +33,15 @@ func (t *TAP) Neighbours() (out []Neighbour, err error) {
 // Unresolved lists the addresses on the interface and on its master that the host is
 // resolving. The kernel queues frames for them. May block.
 func (t *TAP) Unresolved() (out []netip.Addr, err error) {
-	err = t.eachNeighbour(netlink.NUD_INCOMPLETE, func(ip netip.Addr, _ *netlink.Neigh) {
+	err = t.dev.eachNeighbour(netlink.NUD_INCOMPLETE, func(ip netip.Addr, _ *netlink.Neigh) {
 		out = append(out, ip)
 	})
 	return out, err
 }
 
 // eachNeighbour calls f for each entry that is in one of the states.
-func (t *TAP) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) error {
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+func (d *netdev) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) error {
+	err := d.visit(func(r *rtnl, l netlink.Link) error {
 		list, err := r.neighbours(l.Attrs().Index)
 		if master := l.Attrs().MasterIndex; err == nil && master != 0 {
 			var above []netlink.Neigh
@@ -57,7 +57,7 @@ func (t *TAP) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) erro
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("list the neighbours of %s: %w", t.name, err)
+		return fmt.Errorf("list the neighbours of %s: %w", d.tun.name, err)
 	}
 	return nil
 }

@@ -81,19 +81,6 @@ func leadsElsewhere(path string, was os.FileInfo) bool {
 	return !os.SameFile(at, was)
 }
 
-// lender opens the namespace in which the file of the queue was opened, whatever the path leads to by
-// now. The caller closes it.
-func (t *TAP) lender() (ns *os.File, err error) {
-	err = t.control(func(fd int) error {
-		nsfd, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
-		if err == nil {
-			ns = os.NewFile(uintptr(nsfd), t.netns)
-		}
-		return os.NewSyscallError("SIOCGSKNS", err)
-	})
-	return ns, err
-}
-
 // subscribe returns the notifications of the calling thread's namespace, including the removal of namespace
 // IDs, and if permitted the notifications of every namespace that has an ID in this one.
 func subscribe() (*kernel.Notifications, error) {
@@ -109,11 +96,11 @@ func subscribe() (*kernel.Notifications, error) {
 }
 
 // subscribeHome subscribes in the namespace in which the TAP was opened.
-func (t *TAP) subscribeHome() (n *kernel.Notifications, err error) {
-	if t.netns == "" {
+func (d *netdev) subscribeHome() (n *kernel.Notifications, err error) {
+	if d.netns == "" {
 		return subscribe()
 	}
-	ns, err := t.lender()
+	ns, err := d.tun.lender()
 	if err != nil {
 		return nil, err
 	}
@@ -127,15 +114,15 @@ func (t *TAP) subscribeHome() (n *kernel.Notifications, err error) {
 // withdrawn reports whether the interface was lent to a namespace whose path is gone, or leads
 // elsewhere. The queues of the TAP keep that namespace alive, so the kernel does not delete the
 // interface with it. If the path or the namespace cannot be examined, withdrawn returns false.
-func (t *TAP) withdrawn() bool {
-	if t.netns == "" {
+func (d *netdev) withdrawn() bool {
+	if d.netns == "" {
 		return false
 	}
-	ns, err := t.lender()
+	ns, err := d.tun.lender()
 	if err != nil {
 		return false
 	}
 	defer ns.Close()
 	was, err := ns.Stat()
-	return err == nil && leadsElsewhere(t.netns, was)
+	return err == nil && leadsElsewhere(d.netns, was)
 }

@@ -101,13 +101,13 @@ func (o Offloads) less() Offloads {
 func (t *TAP) SetOffloads(want Offloads) (got Offloads, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	err = t.control(func(fd int) (err error) { got, err = setOffloads(fd, want); return err })
+	err = t.tun.control(func(fd int) (err error) { got, err = setOffloads(fd, want); return err })
 	if err == nil {
 		t.offloads = got
-		err = t.visit(func(r *rtnl, l netlink.Link) error { return t.fitQueue(r, l, got) })
+		err = t.dev.visit(func(r *rtnl, l netlink.Link) error { return t.fitQueue(r, l, got) })
 	}
 	if err != nil {
-		return t.offloads, fmt.Errorf("set the offloads of %s to %v: %w", t.name, want, t.ioError(err))
+		return t.offloads, fmt.Errorf("set the offloads of %s to %v: %w", t.tun.name, want, t.tun.ioError(err))
 	}
 	return got, nil
 }

@@ -134,7 +134,7 @@ func (c *claim) try() (*TAP, error) {
 		return nil, err
 	}
 	if err := c.takePossession(t); err != nil { // closing the file detaches the queue
-		return nil, errors.Join(err, t.closeQueues())
+		return nil, errors.Join(err, t.tun.close())
 	}
 	return t, nil
 }
@@ -175,7 +175,7 @@ func (c *claim) check(l netlink.Link, own int) error {
 // its own, so at least the last one sees the others. A process that sees another one
 // returns an error before it changes anything.
 func (c *claim) takePossession(t *TAP) error {
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
 		if err := c.check(l, 1); err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (c *claim) takePossession(t *TAP) error {
 			return &OwnedError{}
 		}
 		if !isEthernet(l) {
-			if err := t.control(setEthernet); err != nil {
+			if err := t.tun.control(setEthernet); err != nil {
 				return err
 			}
 		}
@@ -195,7 +195,7 @@ func (c *claim) takePossession(t *TAP) error {
 	if err != nil {
 		return err
 	}
-	err = t.control(func(fd int) (err error) {
+	err = t.tun.control(func(fd int) (err error) {
 		if t.mac, err = queueMAC(fd); err != nil {
 			return err
 		}
@@ -213,16 +213,14 @@ func (c *claim) takePossession(t *TAP) error {
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
 	}
-	for len(t.queues) < c.spec.Queues {
-		q, err := t.attach()
-		if err != nil {
-			return fmt.Errorf("attach queue %d of %s: %w", len(t.queues), c.spec.Name, err)
+	for len(t.tun.queues) < c.spec.Queues {
+		if err := t.tun.attach(); err != nil {
+			return fmt.Errorf("attach queue %d of %s: %w", len(t.tun.queues), c.spec.Name, err)
 		}
-		t.queues = append(t.queues, q)
 	}
-	if len(t.queues) > 1 { // a queue that another process attached in between would get frames
-		err := t.visit(func(_ *rtnl, l netlink.Link) error {
-			if queues(l) == len(t.queues) {
+	if len(t.tun.queues) > 1 { // a queue that another process attached in between would get frames
+		err := t.dev.visit(func(_ *rtnl, l netlink.Link) error {
+			if queues(l) == len(t.tun.queues) {
 				return nil
 			}
 			c.again = true

@@ -22,14 +22,14 @@ var NoPrograms = Programs{Filter: -1, Steering: -1}
 func (t *TAP) SetPrograms(p Programs) error {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	err := t.control(p.set)
+	err := t.tun.control(p.set)
 	if err != nil {
 		p = NoPrograms
-		_ = t.control(p.set)
+		_ = t.tun.control(p.set)
 	}
 	t.programs = p
 	if err != nil {
-		return fmt.Errorf("attach eBPF programs to %s: %w", t.name, t.ioError(err))
+		return fmt.Errorf("attach eBPF programs to %s: %w", t.tun.name, t.tun.ioError(err))
 	}
 	return nil
 }
@@ -38,7 +38,7 @@ func (t *TAP) SetPrograms(p Programs) error {
 // to wait, and onWake once it has read the frame for which it waited; nil: neither. No goroutine
 // may be in ReadBatch.
 func (t *TAP) ObserveWaits(onWait, onWake func()) {
-	rd := &t.queues[0].rd
+	rd := &t.tun.queues[0].rd
 	rd.onWait, rd.onWake, rd.waiting = onWait, onWake, false
 }
 

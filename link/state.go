@@ -13,15 +13,15 @@ import (
 
 // State implements [Device].
 func (t *TAP) State() (s State, err error) {
-	err = t.visit(func(r *rtnl, l netlink.Link) (err error) {
-		s, err = r.state(l, len(t.queues))
+	err = t.dev.visit(func(r *rtnl, l netlink.Link) (err error) {
+		s, err = r.state(l, len(t.tun.queues))
 		return err
 	})
 	switch {
 	case errors.Is(err, ErrGone), errors.Is(err, ErrPermission):
 		return State{}, nil
 	case err != nil:
-		return State{}, fmt.Errorf("read the state of %s: %w", t.name, err)
+		return State{}, fmt.Errorf("read the state of %s: %w", t.tun.name, err)
 	}
 	return s, nil
 }
@@ -49,7 +49,7 @@ type reading struct {
 var errLocked = errors.New("the kernel does not answer, perhaps because another process holds its lock of all interfaces (rtnl)")
 
 // Counters implements [Device].
-func (t *TAP) Counters() Counters { return t.count.snapshot() }
+func (t *TAP) Counters() Counters { return t.tun.count.snapshot() }
 
 // KernelCounters implements [Device]. While the interface is in another network namespace, they are up to
 // awayEvery old.
@@ -62,7 +62,7 @@ func (t *TAP) KernelCounters() (KernelCounters, error) {
 	}
 	if r.ended == nil {
 		if err := t.startReading(); err != nil {
-			return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
+			return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.tun.name, err)
 		}
 	}
 	ended, wait := r.ended, time.NewTimer(time.Until(r.until))
@@ -76,7 +76,7 @@ func (t *TAP) KernelCounters() (KernelCounters, error) {
 	}
 	r.mu.Lock()
 	if err = cmp.Or(err, r.err); err != nil {
-		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.name, err)
+		return KernelCounters{}, fmt.Errorf("read the counters of %s: %w", t.tun.name, err)
 	}
 	return r.kernel, nil
 }
@@ -85,13 +85,13 @@ func (t *TAP) KernelCounters() (KernelCounters, error) {
 func (t *TAP) startReading() error {
 	t.watchMu.Lock()
 	defer t.watchMu.Unlock()
-	if t.ctx.Err() != nil {
+	if t.tun.open.Err() != nil {
 		return ErrClosed
 	}
 	r, ended := &t.reading, make(chan struct{})
 	r.ended, r.until = ended, time.Now().Add(countersPatience)
 	t.watchers.Go(func() {
-		k, away, err := t.readKernel()
+		k, away, err := t.dev.counters()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.kernel, r.err, r.ended = k, err, nil; away {
@@ -102,10 +102,10 @@ func (t *TAP) startReading() error {
 	return nil
 }
 
-// readKernel reads the kernel's counters, and reports whether the interface is in another network namespace.
-func (t *TAP) readKernel() (k KernelCounters, away bool, err error) {
-	err = t.visit(func(r *rtnl, l netlink.Link) error {
-		away = r != t.nl
+// counters reads the kernel's counters, and reports whether the interface is in another network namespace.
+func (d *netdev) counters() (k KernelCounters, away bool, err error) {
+	err = d.visit(func(r *rtnl, l netlink.Link) error {
+		away = r != d.nl
 		if s := l.Attrs().Statistics; s != nil {
 			k = KernelCounters{
 				RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
@@ -145,11 +145,11 @@ func (r *rtnl) state(l netlink.Link, own int) (s State, err error) {
 // SetMTU sets the interface's MTU, in bytes of payload of an Ethernet frame. May
 // block.
 func (t *TAP) SetMTU(mtu int) error {
-	err := t.visit(func(r *rtnl, l netlink.Link) error {
+	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
 		return r.setLink(l.Attrs().Index, uint32Attr(unix.IFLA_MTU, uint32(mtu)))
 	})
 	if err != nil {
-		return fmt.Errorf("set the MTU of %s to %d: %w", t.name, mtu, err)
+		return fmt.Errorf("set the MTU of %s to %d: %w", t.tun.name, mtu, err)
 	}
 	return nil
 }

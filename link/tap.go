@@ -12,15 +12,11 @@ import (
 
 // TAP is an attached TAP; it implements [Device].
 type TAP struct {
-	name  string
-	netns string      // Spec.Netns
-	mac   [6]byte     // the MAC when it was opened
-	note  *os.File    // contains our PID; may be nil
-	nl    *rtnl       // in the network namespace in which it was opened
-	home  os.FileInfo // that namespace
-	count tally
+	tun tun
+	dev netdev
 
-	queues []*Queue // at least one; constant once the TAP is open
+	mac  [6]byte  // the MAC when it was opened
+	note *os.File // contains our PID; may be nil
 
 	// The lengths of the queue of frames from the host, with small and with large frames.
 	queueLen, largeQueueLen int
@@ -31,7 +27,6 @@ type TAP struct {
 	programs    Programs   // the argument of the last SetPrograms
 	given       bool       // another process takes over the interface: see GiveUp
 
-	ctx      context.Context // ends with Close
 	end      context.CancelFunc
 	watchMu  sync.Mutex     // a watcher or reading starts before Close, or not at all
 	watchers sync.WaitGroup // and readings of the kernel's counters
@@ -45,63 +40,69 @@ var _ Device = (*TAP)(nil)
 // newTAP attaches a queue to the interface of a specification.
 func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
 	t := newUnattached(spec)
-	t.nl = nl
-	q, err := t.attach()
-	if err != nil {
+	t.dev.nl = nl
+	if err := t.tun.attach(); err != nil {
 		return nil, err
 	}
-	t.queues = []*Queue{q}
-	if t.home, err = t.place(); err != nil {
-		err = fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err))
-		return nil, errors.Join(err, q.file.Close())
+	var err error
+	if t.dev.home, err = t.tun.place(); err != nil {
+		err = fmt.Errorf("find the network namespace of %s: %w", spec.Name, classify(err))
+		return nil, errors.Join(err, t.tun.close())
 	}
 	return t, nil
 }
 
 // newUnattached returns a TAP without queues.
 func newUnattached(spec Spec) *TAP {
-	t := &TAP{name: spec.Name, netns: spec.Netns, programs: NoPrograms}
+	t := &TAP{programs: NoPrograms}
+	t.tun.name = spec.Name
+	t.tun.open, t.end = context.WithCancel(context.Background())
+	t.dev.tun, t.dev.netns = &t.tun, spec.Netns
 	t.queueLen, t.largeQueueLen = spec.queueLens()
-	t.ctx, t.end = context.WithCancel(context.Background())
 	return t
 }
 
 // Name returns the name that the interface was opened with.
-func (t *TAP) Name() string { return t.name }
+func (t *TAP) Name() string { return t.tun.name }
+
+// Elsewhere reports whether the interface has another name or is in another network namespace than
+// when it was opened, so that Open would not find it.
+func (t *TAP) Elsewhere() bool { return t.dev.elsewhere() }
+
+// Queues implements [Device].
+func (t *TAP) Queues() (all []Queue) {
+	for _, q := range t.tun.queues {
+		all = append(all, q)
+	}
+	return all
+}
 
 // ReadBatch implements [Device], for the first queue.
 func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
-	return t.queues[0].ReadBatch(bufs, sizes)
+	return t.tun.queues[0].ReadBatch(bufs, sizes)
 }
 
 // WriteVectors implements [Device], for the first queue.
 func (t *TAP) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
-	return t.queues[0].WriteVectors(frames, accepted)
+	return t.tun.queues[0].WriteVectors(frames, accepted)
 }
 
 // Wake implements [Device], for the first queue.
-func (t *TAP) Wake() { t.queues[0].Wake() }
+func (t *TAP) Wake() { t.tun.queues[0].Wake() }
 
 // SetCarrier implements [Device].
 func (t *TAP) SetCarrier(on bool) error {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	t.wantCarrier = on
-	if err := t.carrier(on); err != nil {
-		return fmt.Errorf("set the carrier of %s: %w", t.name, t.ioError(err))
+	if err := t.tun.carrier(on); err != nil {
+		return fmt.Errorf("set the carrier of %s: %w", t.tun.name, t.tun.ioError(err))
 	}
 	return nil
 }
 
-func (t *TAP) carrier(on bool) error {
+func (t *tun) carrier(on bool) error {
 	return t.control(func(fd int) error { return setCarrier(fd, on) })
-}
-
-// control calls f with the descriptor of the first queue, which stays open during the call.
-func (t *TAP) control(f func(fd int) error) error {
-	var ctlErr error
-	err := t.queues[0].conn.Control(func(fd uintptr) { ctlErr = f(int(fd)) })
-	return errors.Join(err, ctlErr)
 }
 
 // Close implements [Device]. It first drops the carrier, so that the host stops sending
@@ -114,7 +115,7 @@ func (t *TAP) Close() error {
 		t.watchMu.Unlock()
 		resetErr, fileErr := t.release()
 		t.watchers.Wait()
-		t.nl.close()
+		t.dev.nl.close()
 		t.closeErr = errors.Join(resetErr, fileErr)
 	})
 	return t.closeErr
@@ -127,9 +128,9 @@ func (t *TAP) release() (resetErr, fileErr error) {
 	defer t.keep.Unlock()
 	if t.given {
 		t.note.Close()
-		return nil, t.closeQueues()
+		return nil, t.tun.close()
 	}
-	resetErr = t.control(func(fd int) error {
+	resetErr = t.tun.control(func(fd int) error {
 		_, err := setOffloads(fd, 0)
 		return errors.Join(setCarrier(fd, false), err, NoPrograms.set(fd))
 	})
@@ -137,28 +138,17 @@ func (t *TAP) release() (resetErr, fileErr error) {
 		resetErr = nil // the interface was deleted
 	}
 	removeNote(t.note)
-	return resetErr, t.closeQueues()
+	return resetErr, t.tun.close()
 }
 
 // Remove closes the device and removes the interface, whatever its current name and
 // namespace. It is no error if the interface is already gone. May block.
 func (t *TAP) Remove() error {
-	err := t.control(func(fd int) error {
+	err := t.tun.control(func(fd int) error {
 		return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0))
 	})
-	if err = t.ioError(err); err != nil && !errors.Is(err, ErrGone) {
-		return errors.Join(fmt.Errorf("remove %s: %w", t.name, err), t.Close())
+	if err = t.tun.ioError(err); err != nil && !errors.Is(err, ErrGone) {
+		return errors.Join(fmt.Errorf("remove %s: %w", t.tun.name, err), t.Close())
 	}
 	return t.Close()
-}
-
-// ioError replaces the error of a closed file by ErrClosed, and classifies others.
-func (t *TAP) ioError(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case t.ctx.Err() != nil:
-		return ErrClosed
-	}
-	return classify(err)
 }

@@ -30,13 +30,13 @@ func TestVisitIsNotMisled(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tap := mustOpen(t, "ib0")
 			other := mustOpen(t, "other")
-			tap.nl.mu.Lock() // between asking the queue and asking netlink
+			tap.dev.nl.mu.Lock() // between asking the queue and asking netlink
 			done := make(chan error)
 			go func() { done <- tap.SetMTU(1300) }()
 			time.Sleep(100 * time.Millisecond)
 			c.leave(elsewhere.Path())
 			ip(t, "link", "set", "other", "name", "ib0")
-			tap.nl.mu.Unlock()
+			tap.dev.nl.mu.Unlock()
 			if err := <-done; err != nil {
 				t.Errorf("SetMTU: %v", err)
 			}
@@ -64,7 +64,7 @@ func TestVisitGivesUp(t *testing.T) {
 	}
 	tap := mustOpen(t, "ib0")
 	tries := 0
-	err := tap.visit(func(*rtnl, netlink.Link) error { tries++; return unix.ENODEV })
+	err := tap.dev.visit(func(*rtnl, netlink.Link) error { tries++; return unix.ENODEV })
 	if !errors.Is(err, errElusive) || tries != visitTries {
 		t.Errorf("visit = %v after %d tries, want %v after %d", err, tries, errElusive, visitTries)
 	}

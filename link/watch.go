@@ -30,18 +30,18 @@ const (
 func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
 	t.watchMu.Lock()
 	defer t.watchMu.Unlock()
-	if t.ctx.Err() != nil {
-		return nil, fmt.Errorf("watch %s: %w", t.name, ErrClosed)
+	if t.tun.open.Err() != nil {
+		return nil, fmt.Errorf("watch %s: %w", t.tun.name, ErrClosed)
 	}
-	sock, err := t.subscribeHome()
+	sock, err := t.dev.subscribeHome()
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", t.name, classify(err))
+		return nil, fmt.Errorf("watch %s: %w", t.tun.name, classify(err))
 	}
 	w := &watcher{state: t.State, events: sock, out: make(chan State, 1)}
 	t.watchers.Go(func() {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stop := context.AfterFunc(t.ctx, cancel)
+		stop := context.AfterFunc(t.tun.open, cancel)
 		defer stop()
 		w.run(ctx)
 	})

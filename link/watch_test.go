@@ -84,7 +84,7 @@ func TestOnlyTheKernelIsHeard(t *testing.T) {
 	binary.NativeEndian.PutUint32(msg, uint32(len(msg)))
 	binary.NativeEndian.PutUint16(msg[4:], unix.RTM_NEWLINK)
 	binary.NativeEndian.PutUint32(msg[unix.SizeofNlMsghdr+4:], uint32(state.Index))
-	requests, err := tap.nl.socket.Socket.GetPid()
+	requests, err := tap.dev.nl.socket.Socket.GetPid()
 	if err != nil {
 		t.Fatal(err)
 	}

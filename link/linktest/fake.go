@@ -88,6 +88,9 @@ func (f *Fake) WithMAC(mac [6]byte) *Fake {
 // Name implements [link.Device].
 func (f *Fake) Name() string { return f.name }
 
+// Queues implements [link.Device]: there is one.
+func (f *Fake) Queues() []link.Queue { return []link.Queue{f} }
+
 // ReadBatch implements [link.Device].
 func (f *Fake) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	if err := f.err(); err != nil {

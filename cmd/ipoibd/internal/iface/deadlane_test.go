@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 )
@@ -74,7 +75,7 @@ func TestR08DeadLaneIsProven(t *testing.T) {
 				dead := &halfDead{lane: lane}
 				a, b := bareHost(t, fabric, 1), newLanedHost(t, fabric, 2)
 				second := linktest.NewFake("ib0")
-				a.lanes, a.tap.more = 2, []TAPQueue{second}
+				a.lanes, a.tap.more = 2, []link.Queue{second}
 				cfg := a.device()
 				open := cfg.Open
 				cfg.Open = func(ctx context.Context) (hca.Device, error) {

@@ -362,7 +362,7 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 	if s.Offloads.Got != tap.Offloads() {
 		s.Offloads = Offloads{} // they are set again
 	}
-	f, err := New(cfg, realTAP{tap}, env)
+	f, err := New(cfg, tap, env)
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"ipoibd/link"
-	"ipoibd/ud"
 	"ipoibd/ud/port"
 )
 
@@ -37,19 +36,6 @@ type TAP interface {
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
 	Remove() error
-}
-
-// TAPQueue is one queue of a TAP.
-type TAPQueue interface {
-	ud.Source
-	ud.Sink
-}
-
-// MultiQueue is a [TAP] with several queues. Each queue gets a lane.
-type MultiQueue interface {
-	// Queues returns all queues, at least one; their number does not change. The kernel
-	// spreads the host's frames over them.
-	Queues() []TAPQueue
 }
 
 // host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier

@@ -37,7 +37,7 @@ const testSendWRs = 128
 type tap struct {
 	*linktest.Fake
 	neighbours []link.Neighbour
-	more       []TAPQueue // further queues
+	more       []link.Queue // further queues
 
 	mu         sync.Mutex
 	unresolved []netip.Addr  // what the host waits for
@@ -176,8 +176,8 @@ func (t *tap) Inspect() (link.Findings, error) {
 	return t.Fake.Inspect()
 }
 
-// Queues implements MultiQueue.
-func (t *tap) Queues() []TAPQueue { return append([]TAPQueue{t}, t.more...) }
+// Queues implements [link.Device].
+func (t *tap) Queues() []link.Queue { return append([]link.Queue{t}, t.more...) }
 
 func (t *tap) Remove() error {
 	t.Delete()

@@ -95,7 +95,7 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := New(cfg, realTAP{tap}, env)
+	f, err := New(cfg, tap, env)
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
@@ -144,17 +144,6 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 func (f *Iface) Elsewhere() bool {
 	tap, ok := f.host.tap.(interface{ Elsewhere() bool })
 	return ok && tap.Elsewhere()
-}
-
-// realTAP is a TAP of the kernel as a [MultiQueue].
-type realTAP struct{ *link.TAP }
-
-// Queues implements MultiQueue.
-func (t realTAP) Queues() (queues []TAPQueue) {
-	for _, q := range t.TAP.Queues() {
-		queues = append(queues, q)
-	}
-	return queues
 }
 
 // initialMTU is the MTU of a new interface until its port is known.
@@ -222,11 +211,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		echoes:  echoes{},
 		strayed: make(chan struct{}, 1),
 	}
-	queues := []TAPQueue{tap}
-	if m, ok := tap.(MultiQueue); ok {
-		queues = m.Queues()
-	}
-	for _, q := range queues {
+	for _, q := range tap.Queues() {
 		lane, err := newLane(f, q)
 		if err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
@@ -27,7 +28,7 @@ import (
 // continue across queue pairs. Run owns the pumps and the detector. While the pumps are halted, the
 // worker attaches and detaches the rings.
 type lane struct {
-	tap             TAPQueue
+	tap             link.Queue
 	tx              *ud.Tx
 	rx              *ud.Rx
 	queue           endpoint.Queue   // attached to the rings
@@ -45,7 +46,7 @@ type lane struct {
 }
 
 // newLane returns the lane of a queue of the TAP.
-func newLane(f *Iface, tap TAPQueue) (*lane, error) {
+func newLane(f *Iface, tap link.Queue) (*lane, error) {
 	l := &lane{tap: tap, detector: freeze.New(freeze.Config{})}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {

@@ -13,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link"
 	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
@@ -33,7 +34,7 @@ func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte) lanedHost {
 		t.Fatal(err)
 	}
 	h := bareHost(t, fabric, n)
-	h.lanes, h.tap.more = 2, []TAPQueue{second}
+	h.lanes, h.tap.more = 2, []link.Queue{second}
 	h.run()
 	return lanedHost{h, second}
 }

@@ -61,13 +61,6 @@ func (f *Iface) carry(c Carried) {
 	f.host.rebuilt = c.MTU.Set != 0 // else ib0 was never examined
 }
 
-// handable is a TAP that another process can continue.
-type handable interface {
-	Export(w *capsule.Writer)
-	GiveUp()
-	Own()
-}
-
 // heir is the part of an interface's state that exists because of a hand-over.
 type heir struct {
 	left      bool    // another process continues the interface; Run is ending
@@ -77,8 +70,8 @@ type heir struct {
 
 // own takes possession of the TAP, before Run uses it.
 func (h *heir) own(tap TAP) {
-	if t, ok := tap.(handable); ok && h.inherited {
-		t.Own()
+	if h.inherited {
+		tap.Own()
 	}
 }
 
@@ -121,9 +114,6 @@ type Parked struct {
 // CanPark returns nil if Park would stop the interface now. It stops nothing. Errors: ErrUnsettled with the
 // reason, the error of ctx, why the interface has ended.
 func (f *Iface) CanPark(ctx context.Context) (err error) {
-	if _, ok := f.host.tap.(handable); !ok {
-		return fmt.Errorf("a %T cannot be handed over", f.host.tap)
-	}
 	if ended := f.do(ctx, func() { err = f.rec.unsettled() }); ended != nil {
 		return ended
 	}
@@ -223,7 +213,7 @@ func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 	p.do(func() {
 		if s, err = p.f.parkedState(); err == nil {
 			w.Put("interface", s)
-			p.f.host.tap.(handable).Export(w)
+			p.f.host.tap.Export(w)
 		}
 	})
 	return s, err
@@ -343,7 +333,7 @@ func (p *Parked) Resume() {
 func (p *Parked) Leave() {
 	p.do(func() {
 		p.f.heir.left = true
-		p.f.host.tap.(handable).GiveUp()
+		p.f.host.tap.GiveUp()
 	})
 	close(p.calls)
 }

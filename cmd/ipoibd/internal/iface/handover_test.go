@@ -17,11 +17,6 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Export, GiveUp and Own make the test's TAP one that another process can continue.
-func (*tap) Export(*capsule.Writer) {}
-func (t *tap) GiveUp()              { t.given = true }
-func (*tap) Own()                   {}
-
 // A parked interface has nothing in flight, its state accounts for every frame, and it sends and receives
 // nothing. After Resume it continues with the same queue pair.
 func TestPark(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ipoibd/link"
+	"ipoibd/link/kernel/capsule"
 	"ipoibd/ud/port"
 )
 
@@ -35,7 +36,17 @@ type TAP interface {
 	BringUp() error
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
+	// Elsewhere reports whether ib0 was renamed or moved to another network namespace, so that Open
+	// would not find it.
+	Elsewhere() bool
+	SetPrograms(p link.Programs) error
+	ObserveWaits(onWait, onWake func())
 	Remove() error
+
+	// For a process that continues ib0.
+	Export(w *capsule.Writer)
+	GiveUp()
+	Own()
 }
 
 // host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier

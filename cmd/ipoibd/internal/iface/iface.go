@@ -115,11 +115,8 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	if env.Lanes != len(f.lanes) {
 		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes)), f.Close())
 	}
-	tap, programmable := f.host.tap.(programmable)
-	if programmable {
-		if err := f.programs.detach(tap); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
+	if err := f.programs.detach(f.host.tap); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	before := f.countedOnTAP()
 	f.programs.close()
@@ -133,18 +130,15 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	}
 	raise := cfg.Up && !f.cfg.Up // the operator may have set it down since
 	next.host.assignment.raise, next.host.assignment.rising = raise, raise
-	if cfg.EBPF && programmable {
-		next.attachPrograms(tap, env)
+	if cfg.EBPF {
+		next.attachPrograms(next.host.tap, env)
 	}
 	return next, nil
 }
 
 // Elsewhere reports whether ib0 was renamed or moved to another network namespace, so that Open
 // would not find it.
-func (f *Iface) Elsewhere() bool {
-	tap, ok := f.host.tap.(interface{ Elsewhere() bool })
-	return ok && tap.Elsewhere()
-}
+func (f *Iface) Elsewhere() bool { return f.host.tap.Elsewhere() }
 
 // initialMTU is the MTU of a new interface until its port is known.
 const initialMTU = 1500

@@ -9,12 +9,6 @@ import (
 	"ipoibd/link"
 )
 
-// programmable is a TAP that runs eBPF programs on the host's frames.
-type programmable interface {
-	SetPrograms(link.Programs) error
-	ObserveWaits(onWait, onWake func())
-}
-
 // programs are the eBPF programs of a TAP. Without them, package ud drops what the filter
 // drops, and the kernel selects the queues.
 type programs struct {
@@ -24,7 +18,7 @@ type programs struct {
 }
 
 // attachPrograms attaches programs to a TAP. If that fails, the interface works without them.
-func (f *Iface) attachPrograms(tap programmable, env Env) {
+func (f *Iface) attachPrograms(tap TAP, env Env) {
 	if err := f.programs.attach(env.Programs, tap, len(f.lanes)); err != nil {
 		env.NoBPF.Do(func() {
 			// Containers usually lack the privileges. The status has the reason, and doctor a hint.
@@ -34,7 +28,7 @@ func (f *Iface) attachPrograms(tap programmable, env Env) {
 	}
 }
 
-func (p *programs) attach(loaded *bpf.Programs, tap programmable, queues int) (err error) {
+func (p *programs) attach(loaded *bpf.Programs, tap TAP, queues int) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer func() { p.why = err }()
@@ -68,7 +62,7 @@ func (p *programs) lacking() string {
 }
 
 // detach removes the programs from a TAP that no goroutine reads. Their counts remain until close.
-func (p *programs) detach(tap programmable) error {
+func (p *programs) detach(tap TAP) error {
 	tap.ObserveWaits(nil, nil)
 	return tap.SetPrograms(link.NoPrograms)
 }

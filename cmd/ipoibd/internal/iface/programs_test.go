@@ -38,6 +38,7 @@ func TestHistogramsAsCounters(t *testing.T) {
 
 // fakePrograms stands for the TAP of the programs.
 type fakePrograms struct {
+	TAP
 	got            link.Programs
 	onWait, onWake func()
 	err            error

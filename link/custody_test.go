@@ -19,9 +19,6 @@ import (
 // exits with the kernel's error as its status.
 const attachEnv = "TEST_IPOIBD_LINK_TEST_ATTACH"
 
-// holders is the directory of the files with the holders' PIDs.
-const holders = "/run/ipoibd/holders"
-
 // nobody is a user and a group without any privilege.
 const nobody = 65534
 
@@ -182,44 +179,4 @@ func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
 		}
 	}
 	must(t, link.Delete("ib0"))
-}
-
-// When the file with the PID cannot be written, the queues still keep the interface to
-// one process.
-func TestInterfaceIsHeldWithoutAFile(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	must(t, unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_RDONLY, ""))
-	openTAP(t, spec("ib0"))
-	_, _, err := link.Open(spec("ib0"))
-	var owned *link.OwnedError
-	if !errors.As(err, &owned) || owned.PID != 0 {
-		t.Errorf("Open = %v, want ErrOwned by an unknown process", err)
-	}
-}
-
-// The directory of the PID files is private, its parent is not, and the holder removes
-// its file when it closes the interface.
-func TestFileGoesWithTheHolder(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	tap, _ := openTAP(t, spec("ib0"))
-	for dir, want := range map[string]os.FileMode{"/run/ipoibd": 0o755, holders: 0o700} {
-		info, err := os.Stat(dir)
-		must(t, err)
-		if info.Mode().Perm() != want {
-			t.Errorf("%s has mode %o, want %o", dir, info.Mode().Perm(), want)
-		}
-	}
-	held, err := os.ReadDir(holders)
-	if err != nil || len(held) != 1 {
-		t.Errorf("%s has %v, %v; want one file", holders, held, err)
-	}
-	must(t, tap.Close())
-	left, err := os.ReadDir(holders)
-	if err != nil || len(left) != 0 {
-		t.Errorf("%s has %v, %v; want nothing", holders, left, err)
-	}
 }

@@ -21,11 +21,10 @@
 // processes the one that attaches last sees the others, so no two succeed. The lock is released when
 // the process exits, is valid in any namespace to which the interface is moved, and needs no file.
 //
-// A file in /run/ipoibd/holders contains the PID of the holder. Its name consists of the
-// namespace's inode and the interface's index there, and the holder keeps it locked
-// (flock(2)). The file only adds the PID to [OwnedError]; if it cannot be written, or
-// if its owner is not the user of that process, the PID is unknown. The file of a process that
-// was killed is ignored, and removed by the next process that writes one.
+// The alias of an interface contains the PID of its holder, and the PID namespace in which that is
+// its number. It only adds the PID to [OwnedError], also in a sandbox, which hides the descriptors of
+// other processes. The PID is unknown if it is of another PID namespace, if the process has exited, or
+// if the host has chosen another alias, which then stays. Close restores the alias to [AliasPrefix].
 //
 // # Ownership
 //
@@ -116,8 +115,7 @@
 // removal of the ID (RTM_DELNSID).
 //
 // The queue is the lock there as well: Open and Delete in the container fail with
-// ErrOwned. They cannot find the PID, because the file is named after the namespace in
-// which the interface was opened. In that namespace the name is free.
+// ErrOwned. In the namespace in which the interface was opened, its name is free.
 //
 // Close leaves the interface in its container, without carrier. A process that opens
 // the name in the container adopts it; one that opens the name at home creates another

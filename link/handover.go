@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +23,8 @@ type handedTAP struct {
 	Offloads      Offloads `json:"offloads"` // TUN_F_*
 }
 
-// Export puts what another process needs to continue the interface into a capsule: the parts "tap", and "note" (the
-// file that names the holder, with its path) if there is one. The state of ib0 does not change. Meanwhile no
-// goroutine may call the other methods.
+// Export puts what another process needs to continue the interface into a capsule: the part "tap". The state of ib0
+// does not change. Meanwhile no goroutine may call the other methods.
 func (t *TAP) Export(w *capsule.Writer) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -36,9 +33,6 @@ func (t *TAP) Export(w *capsule.Writer) {
 		queues[i] = q.file
 	}
 	w.Put("tap", handedTAP{t.tun.name, t.dev.netns, t.queueLen, t.largeQueueLen, t.wantCarrier, t.offloads}, queues...)
-	if t.note != nil {
-		w.Put("note", t.note.Name(), t.note)
-	}
 }
 
 // GiveUp leaves ib0 to the process that continues it: from then on, Close only closes the queues.
@@ -48,14 +42,11 @@ func (t *TAP) GiveUp() {
 	t.given = true
 }
 
-// Own undoes GiveUp. It names this process as the holder.
+// Own undoes GiveUp. The next inspection names this process as the holder.
 func (t *TAP) Own() {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	t.given = false
-	if t.note != nil && t.note.Truncate(0) == nil {
-		_, _ = t.note.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
-	}
 }
 
 // Import continues the interface of another process. It changes nothing: until Own, Close only closes the queues.
@@ -76,7 +67,6 @@ func Import(r *capsule.Reader) (t *TAP, err error) {
 		}
 		return nil, fmt.Errorf("take over %s: %w", h.Name, err)
 	}
-	t.note = importNote(r)
 	return t, nil
 }
 
@@ -85,18 +75,6 @@ func (t *TAP) Offloads() Offloads {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	return t.offloads
-}
-
-// importNote returns the file that names the holder, or nil. Without it, errors of other processes do not name this
-// one.
-func importNote(r *capsule.Reader) *os.File {
-	var path string
-	fds, err := r.Take("note", &path)
-	if err != nil || len(fds) != 1 || filepath.Dir(path) != notesDir {
-		kernel.CloseAll(fds)
-		return nil
-	}
-	return os.NewFile(uintptr(fds[0]), path) // by which removeNote removes it
 }
 
 func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {

@@ -4,14 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
-	"ipoibd/link/kernel"
 	"ipoibd/link/kernel/capsule"
 	"ipoibd/link/linktest/nstest"
 )
@@ -115,38 +112,6 @@ func TestImportChecks(t *testing.T) {
 		if _, err := link.Import(r); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
-	}
-}
-
-// A note elsewhere is neither written nor removed, and a TAP works without one.
-func TestImportedNoteIsChecked(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	tap, h := openUp(t)
-	w := capsule.NewWriter()
-	tap.Export(w)
-	parts, fds, err := w.Contents()
-	must(t, err)
-	elsewhere := filepath.Join(t.TempDir(), "note")
-	file, err := os.Create(elsewhere)
-	must(t, err)
-	fd, err := kernel.Duplicate(file)
-	must(t, errors.Join(err, file.Close()))
-	path, err := json.Marshal(elsewhere)
-	must(t, err)
-	parts = append(slices.DeleteFunc(parts, func(p capsule.Part) bool { return p.Name == "note" }), capsule.Part{Name: "note", Value: path, Descriptors: 1})
-	next, err := link.Import(reader(t, parts, append(fds[:1:1], fd)))
-	must(t, err)
-	tap.GiveUp()
-	must(t, tap.Close())
-	next.Own()
-	if !arrives(t, next, h) {
-		t.Error("a frame of the host was lost")
-	}
-	must(t, next.Close())
-	if text, err := os.ReadFile(elsewhere); err != nil || len(text) > 0 {
-		t.Errorf("the file elsewhere: %q, %v", text, err)
 	}
 }
 

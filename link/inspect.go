@@ -99,6 +99,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 		}
 		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[carrier]})
 	}
+	sign(r, l)
 	f.MTU, f.Carrier = a.MTU, up && t.wantCarrier
 	if !isEthernet(l) {
 		if err := t.tun.control(setEthernet); err != nil {

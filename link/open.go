@@ -58,12 +58,7 @@ func Available(name string) error {
 	if err != nil || found == nil {
 		return err
 	}
-	c := claim{spec: Spec{Name: name}}
-	err = c.check(found, 0)
-	if owned := (*OwnedError)(nil); errors.As(err, &owned) {
-		owned.PID = holder(c.index)
-	}
-	return err
+	return new(claim).check(found, 0)
 }
 
 // claim gets an interface for this process alone.
@@ -74,7 +69,6 @@ type claim struct {
 	made   bool // this process has created it
 	again  bool // another try may succeed
 	spoilt bool // another user attached to the interface during its creation
-	index  int  // index of the interface found last
 }
 
 // runThere runs in the namespace of the specification.
@@ -116,9 +110,6 @@ func (c *claim) run() (t *TAP, err error) {
 			time.Sleep(claimPause + mathrand.N(claimJitter))
 		}
 	}
-	if owned := (*OwnedError)(nil); errors.As(err, &owned) {
-		owned.PID = holder(c.index)
-	}
 	if err != nil {
 		c.rtnl.close()
 	}
@@ -158,14 +149,13 @@ func (c *claim) prepare() error {
 // check checks that an interface belongs to ipoibd and has no more queues than this process.
 // A TAP without an alias may be one that another process is creating.
 func (c *claim) check(l netlink.Link, own int) error {
-	c.index = l.Attrs().Index
 	if err := checkOurs(l); err != nil {
 		c.again = isMultiQueueTAP(l) && l.Attrs().Alias == ""
 		return err
 	}
 	if queues(l) > own {
 		c.again = true
-		return &OwnedError{}
+		return &OwnedError{holder(l)}
 	}
 	return nil
 }
@@ -183,13 +173,14 @@ func (c *claim) takePossession(t *TAP) error {
 		// queue was the first and has been closed since.
 		if l.(*netlink.Tuntap).Flags&netlink.TUNTAP_VNET_HDR == 0 {
 			c.again = true
-			return &OwnedError{}
+			return &OwnedError{holder(l)}
 		}
 		if !isEthernet(l) {
 			if err := t.tun.control(setEthernet); err != nil {
 				return err
 			}
 		}
+		sign(r, l)
 		return t.fitQueue(r, l, 0)
 	})
 	if err != nil {
@@ -219,18 +210,8 @@ func (c *claim) takePossession(t *TAP) error {
 		}
 	}
 	if len(t.tun.queues) > 1 { // a queue that another process attached in between would get frames
-		err := t.dev.visit(func(_ *rtnl, l netlink.Link) error {
-			if queues(l) == len(t.tun.queues) {
-				return nil
-			}
-			c.again = true
-			return &OwnedError{}
-		})
-		if err != nil {
-			return err
-		}
+		return t.dev.visit(func(_ *rtnl, l netlink.Link) error { return c.check(l, len(t.tun.queues)) })
 	}
-	t.note = leaveNote(c.index)
 	return nil
 }
 
@@ -249,12 +230,11 @@ func (c *claim) create() (err error) {
 	if err != nil || l == nil {
 		return fmt.Errorf("find %s after its creation: %w", name, errors.Join(ErrNotFound, err))
 	}
-	c.index = l.Attrs().Index
 	if foreign(l, 1) > 0 || !owned(l) || !isEthernet(l) {
 		c.again, c.spoilt = true, true
-		return errors.Join(&OwnedError{}, c.rtnl.deleteLink(c.index))
+		return errors.Join(&OwnedError{}, c.rtnl.deleteLink(l.Attrs().Index))
 	}
-	if err := configure(c.rtnl, c.index, c.spec); err != nil {
+	if err := configure(c.rtnl, l.Attrs().Index, c.spec); err != nil {
 		c.again = errors.Is(err, unix.EEXIST) // another process has created it in the meantime
 		return fmt.Errorf("configure %s: %w", c.spec.Name, classify(err))
 	}

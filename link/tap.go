@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,8 +16,7 @@ type TAP struct {
 	tun tun
 	dev netdev
 
-	mac  [6]byte  // the MAC when it was opened
-	note *os.File // contains our PID; may be nil
+	mac [6]byte // the MAC when it was opened
 
 	// The lengths of the queue of frames from the host, with small and with large frames.
 	queueLen, largeQueueLen int
@@ -127,7 +127,6 @@ func (t *TAP) release() (resetErr, fileErr error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	if t.given {
-		t.note.Close()
 		return nil, t.tun.close()
 	}
 	resetErr = t.tun.control(func(fd int) error {
@@ -137,7 +136,7 @@ func (t *TAP) release() (resetErr, fileErr error) {
 	if errors.Is(resetErr, unix.EBADFD) {
 		resetErr = nil // the interface was deleted
 	}
-	removeNote(t.note)
+	_ = t.dev.visit(func(r *rtnl, l netlink.Link) error { return unsign(r, l) })
 	return resetErr, t.tun.close()
 }
 

@@ -16,7 +16,7 @@ func setUpChild() error {
 	if err := mountSys(); err != nil {
 		return err
 	}
-	// Files that programs share by fixed paths, such as the PIDs of interfaces' holders.
+	// Files that programs share by fixed paths, such as control sockets.
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}

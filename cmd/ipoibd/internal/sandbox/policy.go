@@ -42,7 +42,7 @@ const (
 
 // Directories that the daemon uses, whatever its configuration.
 const (
-	runDir   = "/run/ipoibd" // of package link, among others
+	runDir   = "/run/ipoibd" // of sockets and locks, by default
 	tunDir   = "/dev/net"
 	netnsDir = "/run/netns" // of container runtimes and ip-netns(8)
 	verbsDir = "/dev/infiniband"

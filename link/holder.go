@@ -1,0 +1,52 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// signed begins the alias of an interface that a process holds.
+const signed = AliasPrefix + ": process "
+
+// signature is the alias of an interface that a process of this PID namespace holds.
+func signature(pid int) string {
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	return fmt.Sprintf("%s%d of %s", signed, pid, namespace)
+}
+
+// sign writes into the alias of an interface that this process holds it, unless the host has chosen another alias.
+// Other processes report the PID in their errors. The alias does not protect the interface: the queues do. So a
+// failure, for lack of rights, costs only the PID.
+func sign(r *rtnl, l netlink.Link) {
+	own := signature(os.Getpid())
+	if was := l.Attrs().Alias; was == AliasPrefix || strings.HasPrefix(was, signed) && was != own {
+		_ = setAlias(r, l, own)
+	}
+}
+
+// unsign undoes sign.
+func unsign(r *rtnl, l netlink.Link) error {
+	if l.Attrs().Alias != signature(os.Getpid()) {
+		return nil
+	}
+	return setAlias(r, l, AliasPrefix)
+}
+
+func setAlias(r *rtnl, l netlink.Link, alias string) error {
+	return r.setLink(l.Attrs().Index, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+}
+
+// holder returns the PID of the process that has signed an interface, or 0 if there is none in this PID namespace.
+func holder(l netlink.Link) (pid int) {
+	alias := l.Attrs().Alias
+	_, _ = fmt.Sscanf(alias, signed+"%d", &pid)
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil || alias != signature(pid) {
+		return 0
+	}
+	return pid
+}

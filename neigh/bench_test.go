@@ -203,8 +203,8 @@ func (t *Table) checkKept() error {
 		}
 		add(r.kept)
 	}
-	if frames != t.kept.frames || bytes != t.kept.bytes {
-		return fmt.Errorf("%d frames of %d bytes kept, counted as %+v", frames, bytes, t.kept)
+	if frames != t.step.stats.Kept || bytes != t.step.stats.KeptBytes {
+		return fmt.Errorf("%d frames of %d bytes kept, counted as %+v", frames, bytes, t.step.stats)
 	}
 	return nil
 }
@@ -280,9 +280,9 @@ func (t *Table) checkPeers() error {
 	if awaited != t.silent.proven.Len()+t.silent.others.Len() || gids != len(t.peers.live.byEndpoint) {
 		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.silent.proven.Len()+t.silent.others.Len(), gids, len(t.peers.live.byEndpoint))
 	}
-	if ips != len(t.peers.live.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
+	if ips != len(t.peers.live.byIP) || ready != t.step.stats.AHs || paused != t.handles.pauses.Len() {
 		return fmt.Errorf("%d IPs of %d, %d ready of %d, %d paused of %d",
-			ips, len(t.peers.live.byIP), ready, t.handles.ready, paused, t.handles.pauses.Len())
+			ips, len(t.peers.live.byIP), ready, t.step.stats.AHs, paused, t.handles.pauses.Len())
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (s *peers) makeRoomAt(gid hca.GID) {
 func (s *peers) makeRoomHeard() {
 	for passed := 0; s.live.heard.Len() >= s.conf.MaxHeard; passed++ {
 		p := oldest(&s.live.heard)
-		if passed < maxPromotions && p.wasSent() {
+		if passed < maxPromotions && p.sent.seen() {
 			s.promote(p)
 			continue
 		}
@@ -67,7 +67,7 @@ func (s *peers) makeRoomUsed() bool {
 	}
 	for range maxPromotions {
 		p := oldest(&s.live.used)
-		if p.wasSent() {
+		if p.sent.seen() {
 			s.promote(p)
 			continue
 		}
@@ -88,7 +88,7 @@ func (s *peers) evict(p *peer) {
 // remove removes p, its handle and the messages kept for it. Its addresses are
 // remembered.
 func (s *peers) remove(p *peer) {
-	s.kept.drop(&p.kept, DropEvicted)
+	s.step.dropKept(&p.kept, DropEvicted)
 	s.handles.void(p)
 	s.live.remove(p)
 	s.view.hide(p)
@@ -102,7 +102,7 @@ func (s *peers) remove(p *peer) {
 func (s *peers) detach() {
 	for _, class := range s.live.classes() {
 		all(class, func(p *peer) {
-			s.kept.drop(&p.kept, DropDetached)
+			s.step.dropKept(&p.kept, DropDetached)
 			s.handles.void(p)
 		})
 	}
@@ -128,10 +128,10 @@ func (s *peers) sweep() {
 func (s *peers) readMarks() {
 	for _, class := range s.live.classes() {
 		all(class, func(p *peer) {
-			if p.wasSent() {
+			if p.sent.seen() {
 				s.promote(p)
 			}
-			if p.wasHeard() {
+			if p.heard.seen() {
 				s.silent.received(p)
 			}
 		})

@@ -63,13 +63,11 @@ type handles struct {
 	step   *step
 	host   *host
 	view   *view
-	kept   *keeper
 	silent *silent
 
 	lastID uint64
 	asked  map[uint64]*peer
 	pauses alarms[*peer]
-	ready  int
 	fresh  int // outstanding renewals, which are in asked as well
 }
 
@@ -89,10 +87,10 @@ func (h *handles) send(p *peer, o outgoing) {
 			h.step.drop(DropAHLimit)
 			return
 		}
-		h.kept.keep(&p.kept, o.msg)
+		h.step.keep(&p.kept, o.msg)
 		h.becomeAsked(p)
 	default:
-		h.kept.keep(&p.kept, o.msg)
+		h.step.keep(&p.kept, o.msg)
 	}
 }
 
@@ -112,13 +110,13 @@ func (h *handles) becomeAsked(p *peer) {
 
 func (h *handles) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked}
-	h.ready++
+	h.step.stats.AHs++
 	h.view.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
 		h.silent.stop(p)
 		h.silent.sent(p)
 	}
-	for _, msg := range h.kept.drain(&p.kept) {
+	for _, msg := range h.step.drain(&p.kept) {
 		h.step.emit(SendFabric{h.host.link.dest(p), msg})
 		h.step.sent(true)
 	}
@@ -131,17 +129,13 @@ func (h *handles) becomeReady(p *peer, ah hca.AH) {
 
 func (h *handles) becomeWaiting(p *peer) {
 	p.handle.state = handleWaiting
-	h.pause(p, ahBackoff<<(p.handle.tries-1))
+	h.pauses.set(&p.handle.alarm, p, h.step.now.Add(ahBackoff<<(p.handle.tries-1)))
 }
 
 func (h *handles) becomeRefused(p *peer) {
 	p.handle.state = handleRefused
-	h.kept.drop(&p.kept, DropAHFailed)
-	h.pause(p, ahHoldoff)
-}
-
-func (h *handles) pause(p *peer, d time.Duration) {
-	h.pauses.set(&p.handle.alarm, p, h.step.now.Add(d))
+	h.step.dropKept(&p.kept, DropAHFailed)
+	h.pauses.set(&p.handle.alarm, p, h.step.now.Add(ahHoldoff))
 }
 
 // expire ends the pauses that are over.
@@ -179,7 +173,7 @@ func (h *handles) endRenewal(p *peer) {
 func (h *handles) void(p *peer) {
 	switch p.handle.state {
 	case handleReady:
-		h.ready--
+		h.step.stats.AHs--
 		h.endRenewal(p)
 		h.view.returnAH(p.handle.ah)
 	case handleAsked:

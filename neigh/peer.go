@@ -54,12 +54,8 @@ type traffic struct {
 	bytes atomic.Uint64 // of IP packets
 }
 
-// wasSent reports whether the data path has sent to p since the last call.
-func (p *peer) wasSent() bool { return p.sent.mark.Load() && p.sent.mark.Swap(false) }
-
 // busy reports whether the host sends data to p.
 func (p *peer) busy() bool { return p.used || p.sent.mark.Load() }
 
-// wasHeard reports whether the data path has received from p since the last
-// call.
-func (p *peer) wasHeard() bool { return p.heard.mark.Load() && p.heard.mark.Swap(false) }
+// seen reports whether there was traffic since the last call.
+func (t *traffic) seen() bool { return t.mark.Load() && t.mark.Swap(false) }

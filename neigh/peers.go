@@ -12,7 +12,6 @@ type peers struct {
 	step    *step
 	host    *host
 	view    *view
-	kept    *keeper
 	silent  *silent
 	handles *handles
 

@@ -28,7 +28,6 @@ type resolution struct {
 type resolver struct {
 	step    *step
 	host    *host
-	kept    *keeper
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
 }
@@ -46,14 +45,14 @@ func (s *resolver) await(ip, src netip.Addr, raw []byte) {
 		s.byIP[ip] = r
 		s.request(r)
 	}
-	s.kept.keep(&r.kept, raw)
+	s.step.keep(&r.kept, raw)
 }
 
 // request requests an address that is being resolved, for the first time or again, or gives
 // up after resolveTries.
 func (s *resolver) request(r *resolution) {
 	if r.tries >= resolveTries {
-		s.kept.drop(&r.kept, DropUnresolved)
+		s.step.dropKept(&r.kept, DropUnresolved)
 		s.remove(r)
 		return
 	}
@@ -82,13 +81,13 @@ func (s *resolver) resolved(ip netip.Addr) [][]byte {
 	}
 	s.step.stats.Resolved.Observe(s.step.now.Sub(r.began))
 	s.remove(r)
-	return s.kept.drain(&r.kept)
+	return s.step.drain(&r.kept)
 }
 
 // detach gives up all resolutions.
 func (s *resolver) detach() {
 	for _, r := range s.byIP {
-		s.kept.drop(&r.kept, DropDetached)
+		s.step.dropKept(&r.kept, DropDetached)
 		s.remove(r)
 	}
 }

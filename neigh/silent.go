@@ -101,7 +101,7 @@ func (s *silent) due() (p *peer, ok bool) {
 // p moves to its endpoint. If the host has no source address for a request, the next data for
 // p arms the alarm again.
 func (s *silent) verify(p *peer) bool {
-	if p.wasHeard() {
+	if p.heard.seen() {
 		s.received(p)
 		return false
 	}

@@ -14,7 +14,6 @@ import (
 type Table struct {
 	step    step
 	host    host
-	kept    keeper
 	view    view
 	silent  silent
 	handles handles
@@ -31,41 +30,20 @@ type Table struct {
 	sweepDue      time.Time // when sweep is due; zero if there is nothing to sweep
 }
 
-// step is the Step under way, with the actions and counts of all components.
-type step struct {
-	now   time.Time
-	out   []Action
-	stats Stats // of all Steps
-}
-
-func (s *step) emit(a Action) { s.out = append(s.out, a) }
-
-// drop counts one dropped frame.
-func (s *step) drop(why Reason) { s.stats.Drops[why]++ }
-
-// sent counts a message to the fabric; late: it was kept before.
-func (s *step) sent(late bool) {
-	if late {
-		s.stats.KeptSent++
-	} else {
-		s.stats.ToFabric++
-	}
-}
-
 // New returns an empty table, detached.
 func New(conf Config) *Table {
 	t := &Table{}
-	s, h, v, k := &t.step, &t.host, &t.view, &t.kept
-	h.step, k.step = s, s
+	s, h, v := &t.step, &t.host, &t.view
+	h.step = s
 	v.step, v.host = s, h
 	t.silent.step, t.silent.host = s, h
-	t.handles = handles{step: s, host: h, view: v, kept: k, silent: &t.silent, asked: make(map[uint64]*peer)}
+	t.handles = handles{step: s, host: h, view: v, silent: &t.silent, asked: make(map[uint64]*peer)}
 	t.peers = peers{
-		step: s, host: h, view: v, kept: k, silent: &t.silent, handles: &t.handles,
+		step: s, host: h, view: v, silent: &t.silent, handles: &t.handles,
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.translator = translator{step: s, host: h, peers: &t.peers}
-	t.resolver = resolver{step: s, host: h, kept: k, byIP: make(map[netip.Addr]*resolution)}
+	t.resolver = resolver{step: s, host: h, byIP: make(map[netip.Addr]*resolution)}
 	t.notices = notices{
 		step: s, host: h, view: v, handles: &t.handles,
 		byGID: make(map[hca.GID]int), last: make(map[endpoint]notice), asked: make(map[uint64]endpoint),
@@ -192,10 +170,8 @@ func (t *Table) schedule() {
 // Stats returns the counters and the current sizes.
 func (t *Table) Stats() Stats {
 	s := t.step.stats
-	s.Kept, s.KeptBytes = t.kept.frames, t.kept.bytes
 	s.Heard, s.Used = t.peers.live.heard.Len(), t.peers.live.used.Len()
 	s.Resolutions = len(t.resolver.byIP)
-	s.AHs = t.handles.ready
 	return s
 }
 

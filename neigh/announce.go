@@ -8,29 +8,27 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// announcer schedules the announcements of a new address, at announceTimes.
+// announcer schedules the announcements of a new address, at announceTimes. The zero value has none.
 type announcer struct {
 	start time.Time
-	round int // index of the next round; len(announceTimes) if none is left
+	left  []time.Duration // until the rounds that are left
 }
 
-func (a *announcer) restart(now time.Time) { *a = announcer{start: now} }
-func (a *announcer) stop()                 { a.round = len(announceTimes) }
+func (a *announcer) restart(now time.Time) { *a = announcer{now, announceTimes[:]} }
 
 // next returns the time of the next round, or zero if none is left.
 func (a *announcer) next() time.Time {
-	if a.round >= len(announceTimes) {
+	if len(a.left) == 0 {
 		return time.Time{}
 	}
-	return a.start.Add(announceTimes[a.round])
+	return a.start.Add(a.left[0])
 }
 
 // due reports whether a round is due, and counts it as done. Missed rounds are
 // skipped.
 func (a *announcer) due(now time.Time) (due bool) {
 	for at := a.next(); !at.IsZero() && !at.After(now); at = a.next() {
-		a.round++
-		due = true
+		a.left, due = a.left[1:], true
 	}
 	return due
 }
@@ -38,8 +36,11 @@ func (a *announcer) due(now time.Time) (due bool) {
 // announceDue announces every address of the host to the fabric, if an announcement
 // is due.
 func (h *host) announceDue() {
-	if h.link.up && h.news.due(h.step.now) {
-		h.ips.all(func(ip netip.Addr) { h.sendGroup(h.announcement(ip)) })
+	if !h.link.up || !h.news.due(h.step.now) {
+		return
+	}
+	for _, ip := range h.ips.all() {
+		h.sendGroup(h.announcement(ip))
 	}
 }
 

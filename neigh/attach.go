@@ -37,16 +37,12 @@ func (l *attachment) isOwn(e endpoint, now time.Time) bool {
 	return e == l.self || e == l.former && now.Before(l.formerUntil)
 }
 
-// setSelf changes the interface's own address.
-func (l *attachment) setSelf(self endpoint, now time.Time) {
-	l.former, l.formerUntil = l.self, now.Add(formerLife)
-	l.self = self
-}
-
 // attach stores the QP's attributes and announces a new address.
 func (t *Table) attach(ev Attached) {
-	if self := endpointOf(ev.Self); self != t.host.link.self {
-		t.host.link.setSelf(self, t.step.now)
+	l := &t.host.link
+	if self := endpointOf(ev.Self); self != l.self {
+		l.former, l.formerUntil = l.self, t.step.now.Add(formerLife)
+		l.self = self
 		t.host.news.restart(t.step.now)
 		clear(t.notices.last)
 		if p := t.peers.live.byEndpoint[self]; p != nil {
@@ -55,16 +51,15 @@ func (t *Table) attach(ev Attached) {
 	}
 	// In a fixed order, so that the same events cause the same actions.
 	byMGID := func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }
-	for _, mgid := range slices.SortedFunc(maps.Keys(t.host.link.groups), byMGID) {
-		if old := t.host.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
+	for _, mgid := range slices.SortedFunc(maps.Keys(l.groups), byMGID) {
+		if old := l.groups[mgid].AH; ev.Groups[mgid].AH != old {
 			t.view.returnAH(old)
 		}
 	}
-	t.host.link.up = true
-	t.host.link.broadcast, t.host.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
-	t.host.link.mtu, t.host.link.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
-	if ev.QKey != t.host.link.qkey {
-		t.host.link.qkey = ev.QKey
+	l.up, l.broadcast, l.groups = true, ev.Broadcast, maps.Clone(ev.Groups)
+	l.mtu, l.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
+	if ev.QKey != l.qkey {
+		l.qkey = ev.QKey
 		t.peers.reshow()
 	}
 	t.peers.askRestored()

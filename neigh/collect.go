@@ -62,7 +62,7 @@ func (s *peers) makeRoomHeard() {
 
 // makeRoomUsed makes room for one peer in the used class, if it can.
 func (s *peers) makeRoomUsed() bool {
-	if s.live.used.Len() < s.conf.MaxPeers-s.conf.MaxHeard {
+	if s.live.used.Len() < s.conf.most(true) {
 		return true
 	}
 	for range maxPromotions {
@@ -100,41 +100,35 @@ func (s *peers) remove(p *peer) {
 
 // detach drops the messages that wait to be sent and returns the handles.
 func (s *peers) detach() {
-	for _, class := range s.live.classes() {
-		all(class, func(p *peer) {
-			s.step.dropKept(&p.kept, DropDetached)
-			s.handles.void(p)
-		})
+	for p := range s.live.all() {
+		s.step.dropKept(&p.kept, DropDetached)
+		s.handles.void(p)
 	}
 }
 
 // sweep removes idle peers. It costs O(peers), once per sweepInterval.
 func (s *peers) sweep() {
-	for _, class := range s.live.classes() {
-		all(class, func(p *peer) {
-			idle := heardIdle
-			if p.used && len(p.ips) > 0 {
-				idle = usedIdle
-			}
-			if s.step.now.Sub(p.seen) >= idle {
-				s.remove(p)
-			}
-		})
+	for p := range s.live.all() {
+		idle := heardIdle
+		if p.used && len(p.ips) > 0 {
+			idle = usedIdle
+		}
+		if s.step.now.Sub(p.seen) >= idle {
+			s.remove(p)
+		}
 	}
 }
 
 // readMarks reads the marks of the data path. It costs O(peers), once per
 // markInterval.
 func (s *peers) readMarks() {
-	for _, class := range s.live.classes() {
-		all(class, func(p *peer) {
-			if p.sent.seen() {
-				s.promote(p)
-			}
-			if p.heard.seen() {
-				s.silent.received(p)
-			}
-		})
+	for p := range s.live.all() {
+		if p.sent.seen() {
+			s.promote(p)
+		}
+		if p.heard.seen() {
+			s.silent.received(p)
+		}
 	}
 }
 
@@ -161,11 +155,7 @@ func (s *peers) remember(p *peer) {
 		heard := slices.IndexFunc(there, func(p *peer) bool { return !p.used })
 		s.past.remove(there[max(heard, 0)])
 	}
-	most := s.conf.MaxHeard
-	if p.used {
-		most = s.conf.MaxPeers - s.conf.MaxHeard
-	}
-	if class := s.past.class(p); class.Len() >= most {
+	if class := s.past.class(p); class.Len() >= s.conf.most(p.used) {
 		s.past.remove(oldest(class))
 	}
 	s.past.add(p)

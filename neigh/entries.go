@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"container/list"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,8 +67,6 @@ func (s *entries) class(p *peer) *list.List {
 	}
 	return &s.heard
 }
-
-func (s *entries) classes() [2]*list.List { return [2]*list.List{&s.heard, &s.used} }
 
 // touch notes that p was seen.
 func (s *entries) touch(p *peer, now time.Time) {
@@ -136,12 +135,17 @@ func oldest(class *list.List) *peer {
 	return nil
 }
 
-// all calls f for each peer of a class, oldest first; f may move or remove its
-// argument.
-func all(class *list.List, f func(*peer)) {
-	for e := class.Front(); e != nil; {
-		next := e.Next()
-		f(e.Value.(*peer))
-		e = next
+// all yields each peer, those of a class least recently seen first. The loop may move or remove the peer.
+func (s *entries) all() iter.Seq[*peer] {
+	return func(yield func(*peer) bool) {
+		for _, class := range [...]*list.List{&s.heard, &s.used} {
+			for e := class.Front(); e != nil; {
+				next := e.Next()
+				if !yield(e.Value.(*peer)) {
+					return
+				}
+				e = next
+			}
+		}
 	}
 }

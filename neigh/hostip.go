@@ -53,15 +53,8 @@ func (h *hostIPs) unlearn(ip netip.Addr) {
 // unlearnAll forgets all learnt addresses and the router flag.
 func (h *hostIPs) unlearnAll() { h.learnt, h.router = nil, false }
 
-// all calls f for each address.
-func (h *hostIPs) all(f func(netip.Addr)) {
-	for _, ip := range h.given {
-		f(ip)
-	}
-	for _, ip := range h.learnt {
-		f(ip)
-	}
-}
+// all returns all addresses.
+func (h *hostIPs) all() []netip.Addr { return slices.Concat(h.given, h.learnt) }
 
 // source returns the source address of a request for target: wish, if it is an
 // address of the host (the source of a routed packet would mislead the receiver);

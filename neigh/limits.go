@@ -190,3 +190,11 @@ func (c Config) normal() Config {
 	c.MaxHeard = min(c.MaxHeard, c.MaxPeers-1)
 	return c
 }
+
+// most returns how many peers a class may have.
+func (c Config) most(used bool) int {
+	if used {
+		return c.MaxPeers - c.MaxHeard
+	}
+	return c.MaxHeard
+}

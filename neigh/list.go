@@ -29,15 +29,13 @@ type PeerInfo struct {
 func (s *peers) list() []PeerInfo {
 	out := make([]PeerInfo, 0, len(s.live.byMAC))
 	ips := make([]netip.Addr, 0, len(s.live.byIP)) // of all peers
-	for _, class := range s.live.classes() {
-		all(class, func(p *peer) {
-			n := len(ips)
-			ips = append(ips, p.ips...)
-			out = append(out, PeerInfo{
-				MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: ips[n:len(ips):len(ips)],
-				Used: p.used, Handle: p.handle.state.String(), Sent: p.sentAt, Heard: p.heardAt,
-				SentBytes: p.sent.bytes.Load(), HeardBytes: p.heard.bytes.Load(),
-			})
+	for p := range s.live.all() {
+		n := len(ips)
+		ips = append(ips, p.ips...)
+		out = append(out, PeerInfo{
+			MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: ips[n:len(ips):len(ips)],
+			Used: p.used, Handle: p.handle.state.String(), Sent: p.sentAt, Heard: p.heardAt,
+			SentBytes: p.sent.bytes.Load(), HeardBytes: p.heard.bytes.Load(),
 		})
 	}
 	return out
@@ -47,19 +45,15 @@ func (s *peers) list() []PeerInfo {
 func (s *peers) restore(list []PeerInfo) {
 	for _, info := range list {
 		e := endpoint{info.GID, info.QPN}
-		class, most := &s.live.heard, s.conf.MaxHeard
-		if info.Used {
-			class, most = &s.live.used, s.conf.MaxPeers-s.conf.MaxHeard
-		}
+		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: s.step.now, sentAt: info.Sent, heardAt: info.Heard}
 		switch {
 		case !e.valid() || info.MAC.IsZero() || info.MAC.IsMulticast():
 			continue
 		case s.live.byEndpoint[e] != nil || s.macTaken(info.MAC):
 			continue
-		case class.Len() >= most || len(s.live.byGID[e.gid]) >= maxPeersPerGID:
+		case s.live.class(p).Len() >= s.conf.most(p.used) || len(s.live.byGID[e.gid]) >= maxPeersPerGID:
 			continue
 		}
-		p := &peer{endpoint: e, mac: info.MAC, used: info.Used, seen: s.step.now, sentAt: info.Sent, heardAt: info.Heard}
 		p.sent.bytes.Store(info.SentBytes)
 		p.heard.bytes.Store(info.HeardBytes)
 		s.live.add(p)

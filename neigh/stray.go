@@ -2,7 +2,6 @@ package neigh
 
 import (
 	"maps"
-	"net/netip"
 	"time"
 
 	"ipoibd/hca"
@@ -35,12 +34,6 @@ type notice struct {
 // over.
 func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
 
-// pausing reports whether the pause after the last notice to e is not over yet.
-func (n *notices) pausing(e endpoint, now time.Time) bool {
-	last := n.last[e]
-	return now.Before(last.at.Add(last.pause))
-}
-
 // admit reports whether the rate limits allow a notice to e, and notes it if so.
 // maxNoticed is large enough that there is room for e once old notices are
 // removed.
@@ -70,7 +63,7 @@ func (n *notices) answer(e endpoint, p *peer) {
 	switch {
 	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || len(ips.given)+len(ips.learnt) == 0:
 		n.step.stats.StraysUnanswerable++
-	case n.pausing(e, now):
+	case now.Before(n.last[e].at.Add(n.last[e].pause)):
 		n.step.stats.StraysPaused++
 	case len(n.asked)+len(n.handles.asked) >= maxAnswerAHs || !n.admit(e, now):
 		n.step.stats.StraysLimited++
@@ -88,16 +81,14 @@ func (n *notices) answer(e endpoint, p *peer) {
 func (n *notices) send(e endpoint, ah hca.AH) {
 	n.step.stats.Notices++
 	to := hca.UDDest{AH: ah, QPN: e.qpn, QKey: n.host.link.qkey}
-	sent, most := 0, maxNoticeIPs
+	most := maxNoticeIPs
 	if n.last[e].pause == noticePause {
 		most = 1
 	}
-	n.host.ips.all(func(ip netip.Addr) {
-		if sent < most {
-			sent++
-			n.step.emit(SendFabric{to, n.host.announcement(ip)})
-		}
-	})
+	ips := n.host.ips.all()
+	for _, ip := range ips[:min(len(ips), most)] {
+		n.step.emit(SendFabric{to, n.host.announcement(ip)})
+	}
 }
 
 // created sends the notice for which a handle was requested, and reports whether there is one.

@@ -48,7 +48,6 @@ func New(conf Config) *Table {
 		step: s, host: h, view: v, handles: &t.handles,
 		byGID: make(map[hca.GID]int), last: make(map[endpoint]notice), asked: make(map[uint64]endpoint),
 	}
-	h.news.stop()
 	return t
 }
 

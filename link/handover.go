@@ -32,7 +32,7 @@ func (t *TAP) Export(w *capsule.Writer) {
 	for i, q := range t.tun.queues {
 		queues[i] = q.file
 	}
-	w.Put("tap", handedTAP{t.tun.name, t.dev.netns, t.queueLen, t.largeQueueLen, t.wantCarrier, t.offloads}, queues...)
+	w.Put("tap", handedTAP{t.tun.name, t.dev.netns, t.lens.small, t.lens.large, t.wantCarrier, t.offloads}, queues...)
 }
 
 // GiveUp leaves ib0 to the process that continues it: from then on, Close only closes the queues.

@@ -104,7 +104,7 @@ func (t *TAP) SetOffloads(want Offloads) (got Offloads, err error) {
 	err = t.tun.control(func(fd int) (err error) { got, err = setOffloads(fd, want); return err })
 	if err == nil {
 		t.offloads = got
-		err = t.dev.visit(func(r *rtnl, l netlink.Link) error { return t.fitQueue(r, l, got) })
+		err = t.dev.visit(func(r *rtnl, l netlink.Link) error { return t.lens.fit(r, l, got) })
 	}
 	if err != nil {
 		return t.offloads, fmt.Errorf("set the offloads of %s to %v: %w", t.tun.name, want, t.tun.ioError(err))
@@ -136,10 +136,10 @@ func (r *rtnl) offloads(name string) (on Offloads, err error) {
 	return on, err
 }
 
-// fitQueue switches the length of the queue between that for small and that for large frames,
+// fit switches the length of the queue between that for small and that for large frames,
 // unless the host has set another one.
-func (t *TAP) fitQueue(r *rtnl, l netlink.Link, o Offloads) error {
-	from, to := t.largeQueueLen, t.queueLen
+func (q queueLens) fit(r *rtnl, l netlink.Link, o Offloads) error {
+	from, to := q.large, q.small
 	if o&(OffloadTSO|OffloadUSO) != 0 {
 		from, to = to, from
 	}

@@ -181,7 +181,7 @@ func (c *claim) takePossession(t *TAP) error {
 			}
 		}
 		sign(r, l)
-		return t.fitQueue(r, l, 0)
+		return t.lens.fit(r, l, 0)
 	})
 	if err != nil {
 		return err
@@ -248,14 +248,13 @@ func (c *claim) create() (err error) {
 }
 
 func configure(r *rtnl, index int, spec Spec) error {
-	queueLen, _ := spec.queueLens()
 	for _, c := range []struct {
 		what string
 		attr *nl.RtAttr
 	}{
 		{"MAC", nl.NewRtAttr(unix.IFLA_ADDRESS, spec.MAC[:])},
 		{"MTU", uint32Attr(unix.IFLA_MTU, uint32(spec.MTU))},
-		{"transmit queue length", uint32Attr(unix.IFLA_TXQLEN, uint32(queueLen))},
+		{"transmit queue length", uint32Attr(unix.IFLA_TXQLEN, uint32(spec.queueLens().small))},
 		{"alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(AliasPrefix))},
 		{"name", nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(spec.Name))},
 	} {

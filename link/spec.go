@@ -54,9 +54,11 @@ type Spec struct {
 	Queues int
 }
 
-// queueLens returns the lengths of the queue with small and with large frames.
-func (s Spec) queueLens() (small, large int) {
-	return cmp.Or(s.TxQueueLen, DefaultTxQueueLen), cmp.Or(s.LargeTxQueueLen, DefaultLargeTxQueueLen)
+// queueLens are the lengths of the queue of frames from the host, with small and with large frames.
+type queueLens struct{ small, large int }
+
+func (s Spec) queueLens() queueLens {
+	return queueLens{cmp.Or(s.TxQueueLen, DefaultTxQueueLen), cmp.Or(s.LargeTxQueueLen, DefaultLargeTxQueueLen)}
 }
 
 // Validate returns the first error found, which wraps ErrSpec.

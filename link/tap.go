@@ -16,10 +16,8 @@ type TAP struct {
 	tun tun
 	dev netdev
 
-	mac [6]byte // the MAC when it was opened
-
-	// The lengths of the queue of frames from the host, with small and with large frames.
-	queueLen, largeQueueLen int
+	mac  [6]byte // the MAC when it was opened
+	lens queueLens
 
 	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms, Inspect and Close
 	wantCarrier bool       // the argument of the last SetCarrier
@@ -58,16 +56,12 @@ func newUnattached(spec Spec) *TAP {
 	t.tun.name = spec.Name
 	t.tun.open, t.end = context.WithCancel(context.Background())
 	t.dev.tun, t.dev.netns = &t.tun, spec.Netns
-	t.queueLen, t.largeQueueLen = spec.queueLens()
+	t.lens = spec.queueLens()
 	return t
 }
 
 // Name returns the name that the interface was opened with.
 func (t *TAP) Name() string { return t.tun.name }
-
-// Elsewhere reports whether the interface has another name or is in another network namespace than
-// when it was opened, so that Open would not find it.
-func (t *TAP) Elsewhere() bool { return t.dev.elsewhere() }
 
 // Queues implements [Device].
 func (t *TAP) Queues() (all []Queue) {

@@ -100,14 +100,15 @@ func (d *netdev) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
 	return err == nil && nowName == name && os.SameFile(nowAt, at) && bytes.Equal(mac[:n], hw[:n]), err
 }
 
-// elsewhere is [TAP.Elsewhere].
-func (d *netdev) elsewhere() bool {
-	name, err := d.tun.currentName()
+// Elsewhere reports whether the interface has another name or is in another network namespace than
+// when it was opened, so that Open would not find it.
+func (t *TAP) Elsewhere() bool {
+	name, err := t.tun.currentName()
 	if err != nil {
 		return false
 	}
-	at, err := d.tun.place()
-	return err == nil && (name != d.tun.name || !os.SameFile(at, d.home))
+	at, err := t.tun.place()
+	return err == nil && (name != t.tun.name || !os.SameFile(at, t.dev.home))
 }
 
 // netlinkIn returns a netlink socket in a namespace and a function that the caller must call

@@ -3,6 +3,7 @@ package neigh
 import (
 	"bytes"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -60,7 +61,11 @@ func (t *Table) attach(ev Attached) {
 	l.mtu, l.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	if ev.QKey != l.qkey {
 		l.qkey = ev.QKey
-		t.peers.reshow()
+		for _, p := range t.peers.live.byEndpoint {
+			if p.shown.route {
+				t.view.show(p)
+			}
+		}
 	}
 	t.peers.askRestored()
 	t.view.urgent()
@@ -72,7 +77,10 @@ func (t *Table) attach(ev Attached) {
 // announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
 	t.host.link.up, t.host.link.groups = false, nil
-	t.peers.detach()
+	for p := range t.peers.live.all() {
+		t.step.dropKept(&p.kept, DropDetached)
+		t.handles.void(p)
+	}
 	t.notices.detach()
 	t.resolver.detach()
 	t.view.urgent()
@@ -85,7 +93,8 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	}
 	t.host.mac.setOwn(m, t.step.now)
 	if p := t.peers.live.byMAC[m]; p != nil {
-		t.peers.rename(p)
+		t.peers.live.setMAC(p, t.peers.freeMAC(p.endpoint, netip.Addr{}))
+		t.view.show(p)
 	}
 	t.view.urgent()
 }

@@ -98,14 +98,6 @@ func (s *peers) remove(p *peer) {
 	}
 }
 
-// detach drops the messages that wait to be sent and returns the handles.
-func (s *peers) detach() {
-	for p := range s.live.all() {
-		s.step.dropKept(&p.kept, DropDetached)
-		s.handles.void(p)
-	}
-}
-
 // sweep removes idle peers. It costs O(peers), once per sweepInterval.
 func (s *peers) sweep() {
 	for p := range s.live.all() {

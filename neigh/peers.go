@@ -7,7 +7,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// peers are the peers, present and removed, and what depends on them.
+// peers are the peers, present and removed: who is added, moved, moved to another class and removed.
 type peers struct {
 	step    *step
 	host    *host
@@ -95,21 +95,6 @@ func (s *peers) add(e endpoint, ip netip.Addr) *peer {
 		s.view.changeLate()
 	}
 	return p
-}
-
-// rename gives p another MAC, because the host has p's.
-func (s *peers) rename(p *peer) {
-	s.live.setMAC(p, s.freeMAC(p.endpoint, netip.Addr{}))
-	s.view.show(p)
-}
-
-// reshow shows the data path the destinations of all peers again, with another Q_Key.
-func (s *peers) reshow() {
-	for _, p := range s.live.byEndpoint {
-		if p.shown.route {
-			s.view.show(p)
-		}
-	}
 }
 
 // newMAC returns the MAC of a new peer that claims ip: its former MAC if it is a

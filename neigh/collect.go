@@ -6,14 +6,6 @@ import (
 	"ipoibd/hca"
 )
 
-// send sends a message to p, now or when its handle is ready.
-func (s *peers) send(p *peer, o outgoing) {
-	if !o.control {
-		s.promote(p)
-	}
-	s.handles.send(p, o)
-}
-
 // promote notes that the host sends data to p and moves p to the used class. If
 // that class is full of busy peers, p stays in the heard class, as the last to
 // be evicted.

@@ -1,8 +1,6 @@
 package neigh
 
-import (
-	"ipoibd/ud/ipoib"
-)
+import "ipoibd/ud/ipoib"
 
 // ping sends an echo request to a peer, when its address and its handle are known.
 func (t *Table) ping(ev Ping) {
@@ -20,7 +18,7 @@ func (t *Table) ping(ev Ping) {
 		t.step.drop(DropOversize)
 	case p != nil:
 		t.introduce(p)
-		t.peers.send(p, outgoing{msg: msg, control: true})
+		t.handles.send(p, outgoing{msg: msg, control: true})
 	case !ip.IsValid():
 		t.step.drop(DropEchoStranger)
 	case !isUnicast(ip) || t.host.ips.has(ip):
@@ -57,6 +55,6 @@ func (t *Table) fabricEcho(e endpoint, body []byte, multicast bool) {
 	case !t.echoes.allow(t.step.now, maxEchoRate):
 		t.step.drop(DropEchoLimit)
 	default:
-		t.peers.send(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
+		t.handles.send(p, outgoing{msg: ipoib.Echo{Reply: true, ID: echo.ID}.Message(len(body)), control: true})
 	}
 }

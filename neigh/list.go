@@ -25,11 +25,11 @@ type PeerInfo struct {
 	HeardBytes uint64 `json:"heard_bytes,omitzero"`
 }
 
-// list returns the peers in no particular order. It allocates.
-func (s *peers) list() []PeerInfo {
-	out := make([]PeerInfo, 0, len(s.live.byMAC))
-	ips := make([]netip.Addr, 0, len(s.live.byIP)) // of all peers
-	for p := range s.live.all() {
+// Peers returns the peers in no particular order. It allocates.
+func (t *Table) Peers() []PeerInfo {
+	out := make([]PeerInfo, 0, len(t.peers.live.byMAC))
+	ips := make([]netip.Addr, 0, len(t.peers.live.byIP)) // of all peers
+	for p := range t.peers.live.all() {
 		n := len(ips)
 		ips = append(ips, p.ips...)
 		out = append(out, PeerInfo{

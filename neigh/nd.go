@@ -48,25 +48,21 @@ func (x *translator) fabricND(e endpoint, packet []byte, multicast bool) (netip.
 	if redirect && named {
 		target = endpointOf(link)
 	}
-	if frame, err := x.etherND(p, packet, x.ndDest(nd.Dst, multicast), target); err != nil {
+	// The destination depends on the IP address, because the GRH is not reliable if the fabric
+	// replicates groups.
+	dst := x.host.mac.dest()
+	switch {
+	case nd.Dst.IsMulticast():
+		dst = ipoib.GroupMAC(nd.Dst)
+	case multicast:
+		dst = ipoib.Broadcast
+	}
+	if frame, err := x.etherND(p, packet, dst, target); err != nil {
 		x.step.drop(ndReason(err))
 	} else {
 		x.host.deliver(frame)
 	}
 	return claimed, p
-}
-
-// ndDest returns the destination MAC of an ND message for the host. It depends
-// on the IP address, because the GRH is not reliable if the fabric replicates
-// groups.
-func (x *translator) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
-	switch {
-	case ip.IsMulticast():
-		return ipoib.GroupMAC(ip)
-	case multicast:
-		return ipoib.Broadcast
-	}
-	return x.host.mac.dest()
 }
 
 // etherND translates an ND message from p to a frame for the host. The message may

@@ -35,7 +35,7 @@ type peers struct {
 // according to the same cases, provided that nothing depends on it yet.
 func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 	p, owner := s.live.byEndpoint[e], s.live.byIP[ip]
-	if p != nil && p.blank() &&
+	if p != nil && !p.claimed && !p.used && p.handle.state == handleNone && // nothing depends on it
 		(owner.isAt(e.gid) || s.past.byIP[ip].isAt(e.gid) || s.hints.denies(p.mac, ip)) {
 		s.remove(p)
 		s.past.remove(p) // the same interface comes back here
@@ -59,11 +59,6 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 		s.live.bind(ip, p)
 	}
 	return p
-}
-
-// blank reports whether nothing depends on p.
-func (p *peer) blank() bool {
-	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
 // isAt reports whether p is not nil and has this GID.

@@ -77,7 +77,10 @@ func (t *Table) forward(f frame, o outgoing) {
 		return
 	}
 	if p := t.peers.live.byMAC[f.dst]; p != nil {
-		t.peers.send(p, o)
+		if !o.control {
+			t.peers.promote(p)
+		}
+		t.handles.send(p, o)
 		return
 	}
 	t.resolve(f)

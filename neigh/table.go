@@ -174,9 +174,6 @@ func (t *Table) Stats() Stats {
 	return s
 }
 
-// Peers returns the peers in no particular order. It allocates.
-func (t *Table) Peers() []PeerInfo { return t.peers.list() }
-
 // Asked returns how many handles are requested and not made yet.
 func (t *Table) Asked() int { return len(t.handles.asked) }
 

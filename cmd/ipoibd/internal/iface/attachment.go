@@ -22,7 +22,6 @@ type attachment struct {
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
-	records *records
 	onTAP   *Offloads
 }
 
@@ -57,7 +56,7 @@ func (a *attachment) ahResults() <-chan endpoint.AHResult {
 
 // open opens the endpoint and attaches the lanes to it, on the worker. It turns on the offloads
 // that the device supports. On error nothing is left behind except the use of the session.
-func (a *attachment) open(spec endpoint.Spec, tap TAP, ls lanes) (err error) {
+func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes) (err error) {
 	want := link.Offloads(0)
 	if a.session.Attr().MaxTSO > 0 {
 		want = link.AllOffloads
@@ -81,7 +80,7 @@ func (a *attachment) open(spec endpoint.Spec, tap TAP, ls lanes) (err error) {
 }
 
 // close closes the endpoint, if there is one, on the worker. The lanes' pumps are halted.
-func (a *attachment) close(ls lanes) error {
+func (a *attachment) close(ls *lanes) error {
 	if a.ep == nil {
 		return nil
 	}
@@ -94,7 +93,7 @@ func (a *attachment) close(ls lanes) error {
 // replace stops the layers that a rung rebuilds, takes back what was posted to them, and
 // starts new ones, on the worker (R10: each frame in flight is counted by how its request
 // ended, or as dropped by the reset).
-func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
+func (a *attachment) replace(ls *lanes, run qprecovery.Run) error {
 	if err := ls.hung(); err != nil {
 		return err
 	}
@@ -117,12 +116,12 @@ func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
 // drain completes the posted requests, each with its own status. It fails only if the
 // device fails or hangs: a queue pair that refuses to change its state has been flushed already, or can
 // no longer complete anything.
-func (a *attachment) drain(ls lanes) error {
+func (a *attachment) drain(ls *lanes) error {
 	if err := a.ep.Fail(); errors.Is(err, hca.ErrIO) {
 		return err
 	}
 	until := time.Now().Add(drainLimit)
-	for _, l := range ls {
+	for _, l := range ls.all {
 		// Requests that do not complete in time are taken back.
 		_ = l.call(l.sender, func() error { return l.tx.Drain(until) })
 		_ = l.call(l.fetcher, func() error { return l.rx.Drain(until) })

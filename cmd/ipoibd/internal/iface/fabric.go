@@ -115,24 +115,24 @@ func (r *recovery) reconcile() {
 // device is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	ls := r.f.lanes
-	if most, need := to.session.Attr().MaxQueues, len(ls); most < need {
+	if most, need := to.session.Attr().MaxQueues, len(ls.all); most < need {
 		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w",
 			most, need, hca.ErrInvalid)
 	}
-	if err := r.f.renew(); err != nil {
+	if err := ls.renew(); err != nil {
 		return err
 	}
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return errSessionEnded
 	}
 	r.f.fit(to.plan)
-	a := &attachment{session: to.session, plan: to.plan, gen: gen, records: &r.f.records, onTAP: &r.onTAP}
+	a := &attachment{session: to.session, plan: to.plan, gen: gen, onTAP: &r.onTAP}
 	r.coming, r.used = a, to.session.Instance
 	spec := endpoint.Spec{
-		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
+		Plan: to.plan, Queues: len(ls.all), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
 		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
-		OnEvent:    r.onEvent, QPN: r.f.heir.takeQPN(),
+		OnEvent:    ls.signals.onEvent, QPN: r.f.heir.takeQPN(),
 	}
 	r.worker.do(func() func() {
 		err := a.open(spec, r.f.host.tap, ls)

@@ -14,7 +14,7 @@ const eventsLost = "the completion events of the device are lost, so packets wai
 
 // stir takes a sample of the lanes that rest, because one has work again.
 func (r *recovery) stir(now time.Time) {
-	for _, l := range r.f.lanes {
+	for _, l := range r.f.lanes.all {
 		if r.att != nil && l.detector.Resting() {
 			r.sample(l, now)
 		}

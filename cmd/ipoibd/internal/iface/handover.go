@@ -144,7 +144,7 @@ func (p *Parked) wait(reply chan<- error) {
 		reply <- err
 		return
 	}
-	p.stale = p.f.lanes[0].stale.running
+	p.stale = p.f.lanes.all[0].stale.running
 	p.f.lanes.discard(false)
 	err := p.f.lanes.hold()
 	if err == nil {
@@ -194,7 +194,7 @@ func (f *Iface) flush() error {
 	if f.rec.att == nil {
 		return nil
 	}
-	for _, l := range f.lanes {
+	for _, l := range f.lanes.all {
 		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
 		if err != nil {
 			f.log.Warn("cannot complete the posted sends before the hand-over; they count as dropped", "err", err)
@@ -222,7 +222,7 @@ func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 func (f *Iface) parkedState() (s State, err error) {
 	if f.rec.att != nil {
 		f.rec.hung(f.lanes.halt())
-		for _, l := range f.lanes {
+		for _, l := range f.lanes.all {
 			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
 				f.log.Warn("cannot deliver all received packets before the hand-over", "err", err)
 			}

@@ -54,7 +54,7 @@ func checkRunAnswers(t *testing.T, h *testHost, period time.Duration) {
 		asked := time.Now()
 		h.onRun(func(f *Iface) {
 			if f.rec.att != nil {
-				overdue = max(overdue, time.Since(f.lanes[0].deadline(time.Now(), f.lanes.resting())))
+				overdue = max(overdue, time.Since(f.lanes.all[0].deadline(time.Now(), f.lanes.resting())))
 			}
 		})
 		longest = max(longest, time.Since(asked))

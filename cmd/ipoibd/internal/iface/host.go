@@ -54,7 +54,7 @@ type TAP interface {
 type host struct {
 	log        *slog.Logger
 	tap        TAP
-	lanes      lanes
+	lanes      *lanes
 	adopted    bool // ib0 existed before
 	rebuilt    bool // mtu is from the interface that this one replaces
 	now        link.State

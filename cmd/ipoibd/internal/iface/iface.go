@@ -52,14 +52,13 @@ type Iface struct {
 	rec  recovery
 	nbrs neighbours
 
-	lanes    lanes
+	lanes    *lanes
 	slow     slowPath
 	snapshot *ud.Snapshot
 
 	before Before // what was counted before this one
 	heir   heir
 
-	records  records
 	programs programs
 	shown    shown
 	reports  pathReports
@@ -112,8 +111,8 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 // configuration gives ib0, needs another TAP, by Close or Delete, and Open. After an error the TAP is
 // closed. f must not be used any more, except for its Status.
 func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
-	if env.Lanes != len(f.lanes) {
-		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes)), f.Close())
+	if env.Lanes != len(f.lanes.all) {
+		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes.all)), f.Close())
 	}
 	if err := f.programs.detach(f.host.tap); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -193,10 +192,6 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
 		ladder: qprecovery.NewLadder(), journal: env.Journal,
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
-		faults:  make(chan qprecovery.Fault, maxFaults),
-		flushes: make(chan qprecovery.Fault, 1),
-		ended:   make(chan struct{}, 1),
-		stirred: make(chan struct{}, 1),
 	}
 	f.nbrs = neighbours{
 		f:       f,
@@ -205,14 +200,11 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		echoes:  echoes{},
 		strayed: make(chan struct{}, 1),
 	}
-	for _, q := range tap.Queues() {
-		lane, err := newLane(f, q)
-		if err != nil {
-			return nil, err
-		}
-		f.lanes = append(f.lanes, lane)
+	if f.lanes, err = newLanes(laneSpec{cfg, f.slow, known}, tap.Queues()); err != nil {
+		return nil, err
 	}
 	f.host.lanes = f.lanes
+	f.checkSources()
 	f.show(time.Now())
 	return f, nil
 }

@@ -97,7 +97,7 @@ func TestR08LostInterruptsAreNoticed(t *testing.T) {
 			t.Fatalf("%d found by polls in health", n)
 		}
 		on.Store(true)
-		a.onRun(func(f *Iface) { f.lanes[0].in.wake(); f.lanes[0].out.wake() }) // out of the Wait of before
+		a.onRun(func(f *Iface) { f.lanes.all[0].in.wake(); f.lanes.all[0].out.wake() }) // out of the Wait of before
 		if took := until(noticed, 50*time.Millisecond, time.Minute); took > freeze.DefaultRest+3*time.Second {
 			t.Errorf("noticed after %v", took)
 		}
@@ -110,7 +110,7 @@ func TestR08LostInterruptsAreNoticed(t *testing.T) {
 			t.Errorf("%d found by polls", n)
 		}
 		on.Store(false)
-		a.onRun(func(f *Iface) { f.lanes[0].in.wake(); f.lanes[0].out.wake() })
+		a.onRun(func(f *Iface) { f.lanes.all[0].in.wake(); f.lanes.all[0].out.wake() })
 		time.Sleep(5 * time.Second)
 		if noticed() {
 			t.Error("the notice stays")

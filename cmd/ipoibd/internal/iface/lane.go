@@ -3,11 +3,13 @@ package iface
 import (
 	"cmp"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -45,41 +47,44 @@ type lane struct {
 	before report.Totals // counted by the lanes that this one has replaced
 }
 
+// laneSpec is what all lanes of an interface are made with.
+type laneSpec struct {
+	cfg   config.Interface
+	slow  ud.SlowPath
+	peers *ud.Snapshot
+}
+
 // newLane returns the lane of a queue of the TAP.
-func newLane(f *Iface, tap link.Queue) (*lane, error) {
+func newLane(spec laneSpec, tap link.Queue, to *signals) (*lane, error) {
 	l := &lane{tap: tap, detector: freeze.New(freeze.Config{})}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
-			select {
-			case f.rec.stirred <- struct{}{}:
-			default: // Run has not handled the previous one yet
-			}
+			signal(to.stirred)
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{
-		Slots: f.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
-		Source: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCSend), OnPost: stir,
+		Slots: spec.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: spec.cfg.PKey,
+		Source: tap, SlowPath: spec.slow, Peers: spec.peers, OnFailure: to.onFailure(hca.WCSend), OnPost: stir,
 	})
 	if err != nil {
 		return nil, err
 	}
-	tx.SetSources(f.sources())
 	rx, err := ud.NewRx(ud.RxConfig{
-		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
-		Sink: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCRecv), OnReceive: stir,
+		Slots: spec.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
+		Sink: tap, SlowPath: spec.slow, Peers: spec.peers, OnFailure: to.onFailure(hca.WCRecv), OnReceive: stir,
 	})
 	if err != nil {
 		return nil, err
 	}
 	l.tx, l.rx = tx, rx
-	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: f.rec.ended, wake: func() {
+	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: to.ended, wake: func() {
 		tx.Wake()
 		l.queue.SendCQ.Wake()
 	}}
 	// The receive pump starts with the buffers that came back flushed before the queue pair
 	// turned out to work.
 	l.in = pump{
-		verb: qprecovery.VerbPostRecv, first: rx.Refill, ended: f.rec.ended,
+		verb: qprecovery.VerbPostRecv, first: rx.Refill, ended: to.ended,
 		once: func() error { return rx.Pump(time.Time{}) },
 		wake: func() { l.queue.RecvCQ.Wake() },
 	}
@@ -96,18 +101,44 @@ func (l *lane) deadline(now time.Time, mayRest bool) time.Time {
 	return at
 }
 
-// lanes are all lanes of an interface; there is at least one.
-type lanes []*lane
+// lanes are all lanes of an interface. Only Run replaces one.
+type lanes struct {
+	all     []*lane // at least one
+	spec    laneSpec
+	sources []netip.Addr // that the host may use; nil: any
+	signals signals      // of all lanes
+	records records
+}
+
+func newLanes(spec laneSpec, queues []link.Queue) (*lanes, error) {
+	ls := &lanes{spec: spec, signals: newSignals()}
+	for _, q := range queues {
+		l, err := newLane(spec, q, &ls.signals)
+		if err != nil {
+			return nil, err
+		}
+		ls.all = append(ls.all, l)
+	}
+	return ls, nil
+}
 
 // resting reports whether all lanes rest.
-func (ls lanes) resting() bool {
-	return !slices.ContainsFunc(ls, func(l *lane) bool { return !l.detector.Resting() })
+func (ls *lanes) resting() bool {
+	return !slices.ContainsFunc(ls.all, func(l *lane) bool { return !l.detector.Resting() })
+}
+
+// allowSources makes the lanes drop the host's frames from other addresses than those of the list; nil: none.
+func (ls *lanes) allowSources(list []netip.Addr) {
+	ls.sources = list
+	for _, l := range ls.all {
+		l.tx.SetSources(list)
+	}
 }
 
 // attach gives each lane its queue of an attachment's endpoint, or leaves all without one.
-func (ls lanes) attach(a *attachment, gen uint32) error {
-	a.records.moved(a)
-	for i, l := range ls {
+func (ls *lanes) attach(a *attachment, gen uint32) error {
+	ls.records.moved(a)
+	for i, l := range ls.all {
 		q := a.ep.Queues[i]
 		l.queue = q
 		l.sender = endpoint.NewCaller(a.session, q.Queue, q.SendCQ)
@@ -138,8 +169,8 @@ func (l *lane) call(by *endpoint.Caller, f func() error) error {
 }
 
 // hung returns the error of a call that hangs in the device, or nil.
-func (ls lanes) hung() error {
-	for _, l := range ls {
+func (ls *lanes) hung() error {
+	for _, l := range ls.all {
 		if l.lost != nil {
 			return l.lost
 		}
@@ -148,8 +179,8 @@ func (ls lanes) hung() error {
 }
 
 // detach takes back all posted requests and counts them as dropped.
-func (ls lanes) detach() {
-	for _, l := range ls {
+func (ls *lanes) detach() {
+	for _, l := range ls.all {
 		if l.lost == nil {
 			l.tx.Detach()
 			l.rx.Detach()
@@ -159,9 +190,9 @@ func (ls lanes) detach() {
 
 // start lets frames flow both ways, on the queue pair of generation gen. Lost lanes stay halted.
 // It returns the error of halt.
-func (ls lanes) start(gen uint32) error {
+func (ls *lanes) start(gen uint32) error {
 	err := ls.halt()
-	for _, l := range ls {
+	for _, l := range ls.all {
 		if l.lost == nil {
 			l.discard(false)
 			l.in.start(gen, l.fetcher)
@@ -174,19 +205,19 @@ func (ls lanes) start(gen uint32) error {
 
 // hold leaves the host's frames in the TAP; messages from the fabric are still delivered. Lanes whose
 // pumps hang in the device are lost, and hold returns the error of one of them.
-func (ls lanes) hold() error { return ls.stop(false) }
+func (ls *lanes) hold() error { return ls.stop(false) }
 
 // halt stops all pumps. Otherwise it is hold.
-func (ls lanes) halt() error { return ls.stop(true) }
+func (ls *lanes) halt() error { return ls.stop(true) }
 
 // stop stops the pumps to the fabric, or all, in parallel, because it waits for one that hangs.
-func (ls lanes) stop(all bool) error {
+func (ls *lanes) stop(all bool) error {
 	var others sync.WaitGroup
-	errs := make([]error, len(ls))
-	for i, l := range ls[1:] {
+	errs := make([]error, len(ls.all))
+	for i, l := range ls.all[1:] {
 		others.Go(func() { errs[i+1] = l.stop(all) })
 	}
-	errs[0] = ls[0].stop(all)
+	errs[0] = ls.all[0].stop(all)
 	others.Wait()
 	return cmp.Or(errs...)
 }
@@ -203,8 +234,8 @@ func (l *lane) stop(all bool) error {
 }
 
 // discard drops the host's frames, or stops doing so.
-func (ls lanes) discard(on bool) {
-	for _, l := range ls {
+func (ls *lanes) discard(on bool) {
+	for _, l := range ls.all {
 		l.discard(on)
 	}
 }
@@ -227,35 +258,45 @@ func (l *lane) count(c report.Counters) {
 	c.AddTotals(l.before)
 }
 
+// count adds the counters of all lanes to c. Any goroutine may call it.
+func (ls *lanes) count(c report.Counters) {
+	ls.records.mu.Lock() // renew replaces lanes
+	defer ls.records.mu.Unlock()
+	for _, l := range ls.all {
+		l.count(c)
+	}
+}
+
 // renew replaces the lanes that are lost. The frames that they keep count as dropped. The worker must
 // be idle.
-func (f *Iface) renew() error {
-	for i, l := range f.lanes {
+func (ls *lanes) renew() error {
+	for i, l := range ls.all {
 		if l.lost == nil {
 			continue
 		}
-		next, err := newLane(f, l.tap)
+		next, err := newLane(ls.spec, l.tap, &ls.signals)
 		if err != nil {
 			return err
 		}
+		next.tx.SetSources(ls.sources)
 		counters := report.Counters{}
 		l.count(counters)
 		next.before = endingWith(counters)
 		stale := l.stale.running
 		l.discard(false)
-		f.records.mu.Lock()
-		f.lanes[i] = next
-		f.useRecorders()
-		f.records.mu.Unlock()
+		ls.records.mu.Lock()
+		ls.all[i] = next
+		ls.useRecorders()
+		ls.records.mu.Unlock()
 		next.discard(stale)
 	}
 	return nil
 }
 
 // epoch returns the oldest snapshot that a frame of any lane may have been routed by.
-func (ls lanes) epoch() uint64 {
-	oldest := ls[0].tx.Epoch()
-	for _, l := range ls[1:] {
+func (ls *lanes) epoch() uint64 {
+	oldest := ls.all[0].tx.Epoch()
+	for _, l := range ls.all[1:] {
 		oldest = min(oldest, l.tx.Epoch())
 	}
 	return oldest

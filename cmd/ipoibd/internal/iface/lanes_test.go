@@ -97,7 +97,7 @@ func (a lanedHost) checkLanes(t *testing.T, b lanedHost) {
 	a.drain()
 	b.drain()
 	for lane := range 2 {
-		l := a.iface.lanes[lane] // its progress may be read at any time
+		l := a.iface.lanes.all[lane] // its progress may be read at any time
 		sent, received := l.tx.Progress().Completed, l.rx.Completed()
 		for _, way := range [][2]lanedHost{{a, b}, {b, a}} {
 			from, to := way[0], way[1]
@@ -118,7 +118,7 @@ func (a lanedHost) checkLanes(t *testing.T, b lanedHost) {
 // posted.
 func (a lanedHost) checkLaneAccounts(t *testing.T) {
 	t.Helper()
-	for _, l := range a.iface.lanes { // their counters may be read at any time
+	for _, l := range a.iface.lanes.all { // their counters may be read at any time
 		s := report.Interface{Counters: report.Counters{}}
 		s.Counters.Add("", l.tx.Counters())
 		s.Counters.Add("", l.rx.Counters())
@@ -129,7 +129,7 @@ func (a lanedHost) checkLaneAccounts(t *testing.T) {
 // queues returns the queues of the lanes. The worker, which attaches them, must be idle.
 func (a lanedHost) queues() (out []endpoint.Queue) {
 	a.onRun(func(f *Iface) {
-		for _, l := range f.lanes {
+		for _, l := range f.lanes.all {
 			out = append(out, l.queue)
 		}
 	})
@@ -139,7 +139,7 @@ func (a lanedHost) queues() (out []endpoint.Queue) {
 // probes returns how many probes each lane has sent.
 func (a lanedHost) probes() (out []uint64) {
 	a.onRun(func(f *Iface) {
-		for _, l := range f.lanes {
+		for _, l := range f.lanes.all {
 			out = append(out, l.probes.Load())
 		}
 	})

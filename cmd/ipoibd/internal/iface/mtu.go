@@ -48,7 +48,7 @@ func (h *host) fitMTU(plan port.Plan) {
 	if !h.narrow.until.IsZero() {
 		longest = min(mtu, h.narrow.to)
 	}
-	for _, l := range h.lanes {
+	for _, l := range h.lanes.all {
 		l.tx.SetMTU(longest, plan.ReceiveMTU())
 		l.rx.SetMTU(plan.ReceiveMTU())
 	}
@@ -109,7 +109,7 @@ func (h *host) refused(size int) {
 		fits = min(fits, n.to) // one that was posted before a shorter one was refused
 	}
 	n.until, n.to = time.Now().Add(n.pause), fits
-	for _, l := range h.lanes {
+	for _, l := range h.lanes.all {
 		l.tx.SetMTU(fits, h.plan.ReceiveMTU())
 	}
 }

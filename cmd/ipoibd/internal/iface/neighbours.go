@@ -141,7 +141,7 @@ func (n *neighbours) step(ev neigh.Event) {
 		for _, a := range n.actions {
 			switch a := a.(type) {
 			case neigh.SendFabric:
-				n.f.lanes[0].tx.Inject(a.Dest, a.Msg)
+				n.f.lanes.all[0].tx.Inject(a.Dest, a.Msg)
 			case neigh.SendHost:
 				n.sendHost(a.Frame)
 			case neigh.CreateAH:
@@ -187,7 +187,7 @@ func (n *neighbours) sendHost(frame []byte) {
 		n.f.log.Debug("cannot write a frame to the host", "err", err)
 	}
 	if accepted == 1 {
-		n.f.records.wroteSlow(at, n.frame)
+		n.f.lanes.records.wroteSlow(at, n.frame)
 	}
 }
 
@@ -220,7 +220,7 @@ func (n *neighbours) collect() {
 	if len(unused) > 0 {
 		ahs.Destroy(unused)
 	}
-	for _, l := range n.f.lanes {
+	for _, l := range n.f.lanes.all {
 		if len(n.retired) > 0 {
 			l.tx.Wake() // its epoch advances only in its pump
 		}
@@ -246,10 +246,7 @@ func (s *strays) end() {
 
 // notifyStrays wakes Run. Any goroutine may call it.
 func (n *neighbours) notifyStrays() {
-	select {
-	case n.strayed <- struct{}{}:
-	default: // Run has not handled the previous one yet
-	}
+	signal(n.strayed)
 }
 
 // planStrays plans a reading after a notification. Without an attachment, the next one reads them.

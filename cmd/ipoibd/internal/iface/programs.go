@@ -19,7 +19,7 @@ type programs struct {
 
 // attachPrograms attaches programs to a TAP. If that fails, the interface works without them.
 func (f *Iface) attachPrograms(tap TAP, env Env) {
-	if err := f.programs.attach(env.Programs, tap, len(f.lanes)); err != nil {
+	if err := f.programs.attach(env.Programs, tap, len(f.lanes.all)); err != nil {
 		env.NoBPF.Do(func() {
 			// Containers usually lack the privileges. The status has the reason, and doctor a hint.
 			f.log.Debug("eBPF is not available: "+

@@ -48,10 +48,7 @@ func (p *pump) run() {
 		return
 	}
 	p.err.Store(&err)
-	select {
-	case p.ended <- struct{}{}:
-	default: // Run has not handled the previous one yet
-	}
+	signal(p.ended)
 }
 
 // halt stops the pump and clears its error, if any. It abandons a pump that hangs in a call of its

@@ -21,46 +21,46 @@ type records struct {
 
 // Origin returns the current address of the interface on the fabric, or nil before it first had
 // one. Any goroutine may call it.
-func (f *Iface) Origin() *record.Origin { return f.records.origin.Load() }
+func (f *Iface) Origin() *record.Origin { return f.lanes.records.origin.Load() }
 
 // Done is closed when Run has ended.
 func (f *Iface) Done() <-chan struct{} { return f.done }
 
 // Producers returns how many recorders [Iface.Record] needs: one for each direction of each
 // lane, and one for the frames of the slow path.
-func (f *Iface) Producers() int { return 2*len(f.lanes) + 1 }
+func (f *Iface) Producers() int { return 2*len(f.lanes.all) + 1 }
 
 // Record copies all frames and messages of the interface to recorders, one for each producer,
 // until end is called. Any goroutine may call both. After end, a producer may complete its
 // batch.
 func (f *Iface) Record(set []ud.Recorder) (end func()) {
-	r := &f.records
+	r := &f.lanes.records
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sets = append(r.sets, set)
-	f.useRecorders()
+	f.lanes.useRecorders()
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.sets = slices.DeleteFunc(r.sets, func(s []ud.Recorder) bool { return &s[0] == &set[0] })
-		f.useRecorders()
+		f.lanes.useRecorders()
 	}
 }
 
 // useRecorders gives each producer its recorders. The caller holds the mutex.
-func (f *Iface) useRecorders() {
+func (ls *lanes) useRecorders() {
 	list := func(producer int) (out []ud.Recorder) {
-		for _, set := range f.records.sets {
+		for _, set := range ls.records.sets {
 			out = append(out, set[producer])
 		}
 		return out
 	}
-	for i, l := range f.lanes {
+	for i, l := range ls.all {
 		l.tx.Record(list(2 * i))
 		l.rx.Record(list(2*i + 1))
 	}
-	slow := list(2 * len(f.lanes))
-	f.records.slow.Store(&slow)
+	slow := list(2 * len(ls.all))
+	ls.records.slow.Store(&slow)
 }
 
 // wroteSlow records a frame of the slow path that the TAP has accepted.

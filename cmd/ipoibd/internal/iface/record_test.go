@@ -61,7 +61,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("origin %+v after the rebuild, was %+v", now, old)
 		}
 		endSecond()
-		if len(f.records.sets) != 0 || len(*f.records.slow.Load()) != 0 {
+		if len(f.lanes.records.sets) != 0 || len(*f.lanes.records.slow.Load()) != 0 {
 			t.Error("recorders are left")
 		}
 	})

@@ -13,15 +13,11 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
-	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
 const (
-	// maxFaults bounds the faults that wait for Run. Those of one incident are alike, so
-	// the rest can be dropped.
-	maxFaults = 64
 	// staleAfter is how long the host's frames wait for a carrier that went down. Until
 	// then they are worth sending: a TCP connection whose retransmissions are among them
 	// continues at once. Older ones do harm: TCP mistakes the late acknowledgement for the
@@ -46,10 +42,6 @@ type recovery struct {
 	worker    worker  // calls the verbs
 	pumps     backoff // before restarting pumps that ended without a fault
 	badClient badClient
-	faults    chan qprecovery.Fault // of the data path and of asynchronous events
-	flushes   chan qprecovery.Fault // the same, for flushed work requests only
-	ended     chan struct{}         // has a value after a pump has failed
-	stirred   chan struct{}         // has a value after a pump of a resting lane has moved something
 }
 
 // ladder is a [qprecovery.Ladder].
@@ -72,7 +64,7 @@ func (r *recovery) deadline(now time.Time) time.Time {
 	at = earliest(at, r.retry.at, r.pumps.at, r.badClient.at, r.stale)
 	if r.att != nil {
 		rest := r.f.lanes.resting()
-		for _, l := range r.f.lanes {
+		for _, l := range r.f.lanes.all {
 			at = earliest(at, l.deadline(now, rest))
 		}
 	}
@@ -94,40 +86,13 @@ func (r *recovery) expire(now time.Time) {
 		r.flow()
 	}
 	rest := r.f.lanes.resting()
-	for _, l := range r.f.lanes {
+	for _, l := range r.f.lanes.all {
 		if r.att != nil && !now.Before(l.deadline(now, rest)) {
 			r.sample(l, now)
 		}
 	}
 	r.f.nbrs.rest()
 	r.step(qprecovery.Tick{})
-}
-
-// onFailure returns the function that a pump calls for each work request that failed.
-func (r *recovery) onFailure(op hca.WCOpcode) func(ud.Failure) {
-	return func(x ud.Failure) {
-		fault := qprecovery.Fault{Gen: uint32(x.WC.ID >> 32), Class: qprecovery.OfCompletion(x.WC.Status)}
-		to := r.flushes
-		if fault.Class != qprecovery.ClassFlushed { // flushed requests are a consequence of another failure
-			to = r.faults
-			fault.Request = &qprecovery.Request{ // R3
-				Status: x.WC.Status, Opcode: op, VendorErr: x.WC.VendorErr, WRID: x.WC.ID,
-				SGList: []hca.SGE{x.SGE}, DestQPN: x.Dest.QPN,
-			}
-		}
-		select {
-		case to <- fault:
-		default: // enough faults are queued already
-		}
-	}
-}
-
-// onEvent is called for each asynchronous event of the queue pair or its CQs.
-func (r *recovery) onEvent(gen uint32, ev hca.AsyncEvent) {
-	select {
-	case r.faults <- qprecovery.Fault{Gen: gen, Class: qprecovery.OfEvent(ev.Type)}:
-	default: // enough faults wait already
-	}
 }
 
 // fault reports a fault to the ladder, and logs a request that failed.
@@ -330,14 +295,14 @@ func (r *recovery) flow() {
 // beginStale plans to drop the host's frames, because there is no carrier (R27): the kernel sends
 // no new ones, and those that it has sent become stale in the TAP's queue.
 func (r *recovery) beginStale(now time.Time) {
-	if r.stale.IsZero() && !r.f.lanes[0].stale.running {
+	if r.stale.IsZero() && !r.f.lanes.all[0].stale.running {
 		r.stale = now.Add(staleAfter)
 	}
 }
 
 // pumpsEnded handles pumps that have failed. An error means that ib0 is gone.
 func (r *recovery) pumpsEnded() error {
-	for _, l := range r.f.lanes {
+	for _, l := range r.f.lanes.all {
 		for _, p := range []*pump{&l.out, &l.in} {
 			err := p.failure()
 			switch {

@@ -55,15 +55,15 @@ func (f *Iface) run(ctx context.Context) error {
 		case then := <-listen(&now, f.rec.worker.results):
 			f.rec.worker.took(then)
 			f.rec.reconcile()
-		case ev := <-listen(&now, f.rec.faults):
+		case ev := <-listen(&now, f.lanes.signals.faults):
 			f.rec.fault(ev)
-		case <-listen(&now, f.rec.ended):
+		case <-listen(&now, f.lanes.signals.ended):
 			if f.rec.pumpsEnded() != nil {
 				return f.lost(ctx)
 			}
 		case <-listen(&now, views):
 			f.rec.reconcile()
-		case <-listen(&now, f.rec.stirred):
+		case <-listen(&now, f.lanes.signals.stirred):
 			f.rec.stir(time.Now())
 		case <-listen(&now, f.nbrs.strayed):
 			f.nbrs.planStrays(time.Now())
@@ -87,7 +87,7 @@ func (f *Iface) run(ctx context.Context) error {
 			f.nbrs.created(r)
 		case q := <-last(&now, f.queries):
 			q()
-		case ev := <-last(&now, f.rec.flushes):
+		case ev := <-last(&now, f.lanes.signals.flushes):
 			f.rec.fault(ev)
 		case it := <-last(&now, f.slow.host.ready):
 			f.nbrs.fromHost(it)

@@ -22,10 +22,7 @@ func (f *Iface) sources() (list []netip.Addr) {
 
 // checkSources makes the lanes drop the host's frames from other addresses.
 func (f *Iface) checkSources() {
-	list := f.sources()
-	for _, l := range f.lanes {
-		l.tx.SetSources(list)
-	}
+	f.lanes.allowSources(f.sources())
 }
 
 // ownAddrs returns the addresses of ib0 and its master that the host may use: the table announces them.

@@ -109,11 +109,11 @@ func TestSourceCheckOfARenewedLane(t *testing.T) {
 			if err := f.lanes.halt(); err != nil {
 				t.Fatal(err)
 			}
-			f.lanes[0].lost = hca.ErrStuck
-			if err := f.renew(); err != nil {
+			f.lanes.all[0].lost = hca.ErrStuck
+			if err := f.lanes.renew(); err != nil {
 				t.Fatal(err)
 			}
-			tx, q := f.lanes[0].tx, f.rec.att.ep.Queues[0]
+			tx, q := f.lanes.all[0].tx, f.rec.att.ep.Queues[0]
 			if err := tx.Attach(q.Queue, q.SendCQ, q.SendMR, 0, f.rec.att.gen); err != nil {
 				t.Fatal(err)
 			}

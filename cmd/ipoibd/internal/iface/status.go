@@ -81,11 +81,7 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 	s := last.Interface
 	s.Peers = reportPeers(last.peers)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
-	f.records.mu.Lock() // renew replaces lanes
-	for _, l := range f.lanes {
-		l.count(s.Counters)
-	}
-	f.records.mu.Unlock()
+	f.lanes.count(s.Counters)
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
 	s.NoEBPF = f.programs.lacking()
@@ -191,11 +187,11 @@ func (f *Iface) show(now time.Time) {
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		Netns: f.cfg.Netns, Netdev: f.cfg.Netdev, Owner: f.cfg.Owner,
 		MTU: f.host.now.MTU, MTULimit: f.host.mtuReport.path, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
-		Lanes: len(f.lanes), SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
+		Lanes: len(f.lanes.all), SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
 		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
-	eventsLost := slices.ContainsFunc(f.lanes, func(l *lane) bool { return l.detector.EventsLost() })
+	eventsLost := slices.ContainsFunc(f.lanes.all, func(l *lane) bool { return l.detector.EventsLost() })
 	s.Notices = f.host.mtuReport.notices(eventsLost)
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.state()

@@ -22,7 +22,6 @@ type attachment struct {
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
-	onTAP   *Offloads
 }
 
 // Offloads were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another process
@@ -56,7 +55,7 @@ func (a *attachment) ahResults() <-chan endpoint.AHResult {
 
 // open opens the endpoint and attaches the lanes to it, on the worker. It turns on the offloads
 // that the device supports. On error nothing is left behind except the use of the session.
-func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes) (err error) {
+func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes, onTAP *Offloads) (err error) {
 	want := link.Offloads(0)
 	if a.session.Attr().MaxTSO > 0 {
 		want = link.AllOffloads
@@ -64,7 +63,7 @@ func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes) (err error) {
 			want &^= link.OffloadUSO
 		}
 	}
-	got, err := a.onTAP.use(tap, want)
+	got, err := onTAP.use(tap, want)
 	if err != nil {
 		return err
 	}

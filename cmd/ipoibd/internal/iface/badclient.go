@@ -30,7 +30,7 @@ type badClient struct {
 }
 
 // Misbehave makes the interface a bad client of the next device reset.
-func (f *Iface) Misbehave(how Misbehaviour) { f.rec.badClient.next.Store(int32(how)) }
+func (f *Iface) Misbehave(how Misbehaviour) { f.fabric.badClient.next.Store(int32(how)) }
 
 func (c *badClient) release(s *device.Session) {
 	c.end()

@@ -27,7 +27,8 @@ func (f *Iface) Change(ctx context.Context, cfg config.Interface) error {
 		a, rises := &f.host.assignment, cfg.Up && !f.host.now.Up
 		a.want, a.raise, a.rising = want, rises && (!f.cfg.Up || a.raise), rises && (!f.cfg.Up || a.rising)
 		f.cfg.Change(&cfg)
-		f.checkSources()
+		f.host.checkSources()
+		f.fabric.host = f.host.side()
 		f.host.carryOut(func(err error) { done <- err })
 	}); err != nil {
 		return err

@@ -44,12 +44,14 @@ type waiting struct {
 	out   chan Echo
 }
 
-// answered passes an answer to the ping that waits for it.
-func (e echoes) answered(r neigh.EchoReply) {
-	if w, ok := e[r.ID]; ok {
+// answered passes an answer to the ping that waits for it. It returns false if none does.
+func (e echoes) answered(r neigh.EchoReply) bool {
+	w, ok := e[r.ID]
+	if ok {
 		delete(e, r.ID)
 		w.out <- Echo{r.GID, r.QPN, time.Since(w.since)}
 	}
+	return ok
 }
 
 // Ping sends an echo request of size bytes, without IPoIB header, to a peer and waits for the
@@ -59,7 +61,11 @@ func (e echoes) answered(r neigh.EchoReply) {
 func (f *Iface) Ping(ctx context.Context, target string, size int) (Echo, error) {
 	id, out := rand.Uint64(), make(chan Echo, 1)
 	var refused error
-	if err := f.do(ctx, func() { refused = f.nbrs.ping(id, target, size, out) }); err != nil || refused != nil {
+	if err := f.do(ctx, func() {
+		if refused = f.rec.nothing(); refused == nil {
+			refused = f.nbrs.ping(id, target, size, f.host.now.MTU, out)
+		}
+	}); err != nil || refused != nil {
 		return Echo{}, cmp.Or(err, refused)
 	}
 	select {
@@ -74,12 +80,9 @@ func (f *Iface) Ping(ctx context.Context, target string, size int) (Echo, error)
 	return Echo{}, ErrNoAnswer
 }
 
-// ping sends an echo request whose answer goes to out.
-func (n *neighbours) ping(id uint64, target string, size int, out chan Echo) error {
-	mtu := n.f.host.now.MTU
+// ping sends an echo request of size bytes, at most mtu, whose answer goes to out.
+func (n *neighbours) ping(id uint64, target string, size, mtu int, out chan Echo) error {
 	switch {
-	case n.f.rec.att == nil:
-		return n.f.rec.nothing()
 	case size < ipoib.MinEcho || size > mtu:
 		return fmt.Errorf("a size of %d bytes: it must be from %d to the MTU of %d: %w",
 			size, ipoib.MinEcho, mtu, hca.ErrInvalid)

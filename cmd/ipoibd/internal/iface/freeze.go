@@ -14,12 +14,11 @@ const eventsLost = "the completion events of the device are lost, so packets wai
 
 // stir takes a sample of the lanes that rest, because one has work again.
 func (r *recovery) stir(now time.Time) {
-	for _, l := range r.f.lanes.all {
-		if r.att != nil && l.detector.Resting() {
+	for _, l := range r.lanes.all {
+		if r.fabric.att != nil && l.detector.Resting() {
 			r.sample(l, now)
 		}
 	}
-	r.f.nbrs.rest()
 }
 
 // sample takes a sample of a lane and carries out the decision of its freeze detector, which
@@ -31,12 +30,12 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	s := freeze.Sample{
 		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
 		SendRounds: sendRounds, RecvRounds: recvRounds,
-		Received: l.rx.Completed(), Wire: r.att.session.WireBlocked(), Port: hca.PortNop,
+		Received: l.rx.Completed(), Wire: r.fabric.att.session.WireBlocked(), Port: hca.PortNop,
 		// The lane is not expected to work while one of its pumps waits to be restarted.
 		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
 	}
-	if ports := r.dev.View().Ports; int(r.f.cfg.Port) <= len(ports) {
-		s.Port = ports[r.f.cfg.Port-1].State
+	if ports := r.fabric.dev.View().Ports; int(r.fabric.cfg.Port) <= len(ports) {
+		s.Port = ports[r.fabric.cfg.Port-1].State
 	}
 	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)
@@ -46,9 +45,9 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	l.polled.Store(l.detector.FoundByPoll())
 	switch lost := l.detector.EventsLost(); {
 	case lost && !knew:
-		r.f.log.Warn(eventsLost)
+		r.log.Warn(eventsLost)
 	case knew && !lost:
-		r.f.log.Info("the completion events of the device arrive again")
+		r.log.Info("the completion events of the device arrive again")
 	}
 	if r.ladder.State() != qprecovery.Healthy {
 		return
@@ -59,18 +58,18 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.in.wake()
 	case freeze.SendProbe:
 		l.probes.Add(1)
-		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
+		l.tx.Inject(r.fabric.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
 		if d.EventsLost {
-			r.step(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since, EventsLost: true})
+			r.step(qprecovery.Suspected{Gen: r.fabric.att.gen, Since: d.Since, EventsLost: true})
 			return
 		}
 		reason := "sends do not complete"
 		if d.Unanswered {
 			reason = "nothing is received"
 		}
-		r.f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
-		r.step(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since})
+		r.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
+		r.step(qprecovery.Suspected{Gen: r.fabric.att.gen, Since: d.Since})
 	case freeze.Nothing:
 	}
 }

@@ -26,7 +26,7 @@ func mdnsGroup() port.Group {
 // join makes groups those that the interface has joined besides the broadcast group.
 func (h *testHost) join(groups ...port.Group) {
 	h.onRun(func(f *Iface) {
-		f.rec.joined = groups
+		f.fabric.joined = groups
 		f.rec.reconcile()
 	})
 	time.Sleep(time.Second) // the handle of a group that was left waits for its last use

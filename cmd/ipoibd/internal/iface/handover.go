@@ -61,46 +61,23 @@ func (f *Iface) carry(c Carried) {
 	f.host.rebuilt = c.MTU.Set != 0 // else ib0 was never examined
 }
 
-// heir is the part of an interface's state that exists because of a hand-over.
-type heir struct {
-	left      bool    // another process continues the interface; Run is ending
-	inherited bool    // this one continues it, and has not had a queue pair yet
-	qpn       hca.QPN // that the queue pair had
-}
-
-// own takes possession of the TAP, before Run uses it.
-func (h *heir) own(tap TAP) {
-	if h.inherited {
-		tap.Own()
-	}
-}
-
-// takeQPN returns the inherited number, once: a recovery may need another one.
-func (h *heir) takeQPN() (n hca.QPN) {
-	n, h.qpn = h.qpn, 0
-	return n
-}
-
-// awaitHandles waits until the data path can send to the inherited peers, once.
-func (h *heir) awaitHandles(n *neighbours) {
-	if !h.inherited {
-		return
-	}
-	h.inherited = false
+// awaitHandles waits until the data path can send to the inherited peers. It returns why a handle could not be destroyed.
+func (n *neighbours) awaitHandles() (failed error) {
 	for end := time.After(handlesLimit); n.table.Asked() > 0 || !n.table.Shown(); {
 		var due <-chan time.Time
 		if at, ok := n.table.NextDeadline(); ok {
 			due = time.After(time.Until(at))
 		}
 		select {
-		case r := <-n.f.rec.att.ahResults():
-			n.created(r)
+		case r := <-n.att.ahResults():
+			failed = cmp.Or(failed, n.created(r))
 		case <-due:
 			n.step(neigh.Tick{})
 		case <-end:
-			return
+			return failed
 		}
 	}
+	return failed
 }
 
 // Parked is an interface whose Run waits, because another process may continue it. Meanwhile the host's
@@ -114,7 +91,7 @@ type Parked struct {
 // CanPark returns nil if Park would stop the interface now. It stops nothing. Errors: ErrUnsettled with the
 // reason, the error of ctx, why the interface has ended.
 func (f *Iface) CanPark(ctx context.Context) (err error) {
-	if ended := f.do(ctx, func() { err = f.rec.unsettled() }); ended != nil {
+	if ended := f.do(ctx, func() { err = f.unsettled() }); ended != nil {
 		return ended
 	}
 	return err
@@ -140,7 +117,7 @@ func (f *Iface) Park(ctx context.Context) (*Parked, error) {
 
 // wait runs on Run's goroutine.
 func (p *Parked) wait(reply chan<- error) {
-	if err := p.f.rec.unsettled(); err != nil {
+	if err := p.f.unsettled(); err != nil {
 		reply <- err
 		return
 	}
@@ -174,15 +151,16 @@ var ErrUnsettled = errors.New("cannot be handed over now")
 
 // unsettled returns why the interface cannot be handed over now, or nil. One that waits for its device has
 // nothing in flight (R26).
-func (r *recovery) unsettled() error {
+func (f *Iface) unsettled() error {
+	r := &f.rec
 	_, ok := r.ladder.HandOver(time.Now())
 	switch {
-	case !r.f.host.now.Present:
+	case !f.host.now.Present:
 		return fmt.Errorf("%w: the interface is still starting", ErrUnsettled)
-	case r.worker.busy > 0 || r.f.host.worker.busy > 0 || r.coming != nil || len(r.later) > 0,
-		r.badClient.held != nil:
+	case f.fabric.worker.busy > 0 || f.host.worker.busy > 0 || f.fabric.coming != nil || len(r.later) > 0,
+		f.fabric.badClient.held != nil:
 		return fmt.Errorf("%w: the interface is changing its state", ErrUnsettled)
-	case ok && (r.att != nil) == (r.ladder.State() == qprecovery.Healthy):
+	case ok && (f.fabric.att != nil) == (r.ladder.State() == qprecovery.Healthy):
 		return nil
 	}
 	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
@@ -191,7 +169,7 @@ func (r *recovery) unsettled() error {
 // flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
 // error of a device that hangs.
 func (f *Iface) flush() error {
-	if f.rec.att == nil {
+	if f.fabric.att == nil {
 		return nil
 	}
 	for _, l := range f.lanes.all {
@@ -220,7 +198,7 @@ func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 }
 
 func (f *Iface) parkedState() (s State, err error) {
-	if f.rec.att != nil {
+	if f.fabric.att != nil {
 		f.rec.hung(f.lanes.halt())
 		for _, l := range f.lanes.all {
 			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
@@ -232,12 +210,12 @@ func (f *Iface) parkedState() (s State, err error) {
 		if err := f.lanes.hung(); err != nil {
 			return s, err
 		}
-		s.QPN = f.rec.att.self.QPN
+		s.QPN = f.fabric.att.self.QPN
 	}
 	f.show(time.Now())
 	s.Carried = Carried{f.host.adopted, f.host.mtu, f.counted()}
 	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
-	s.Carrier, s.Offloads, s.Peers = f.host.monitor.lit(), f.rec.onTAP, handedPeers(f.nbrs.table.Peers())
+	s.Carrier, s.Offloads, s.Peers = f.host.monitor.lit(), f.fabric.onTAP, handedPeers(f.nbrs.table.Peers())
 	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
 	return s, nil
 }
@@ -262,7 +240,7 @@ func (f *Iface) drainSlow() {
 	for {
 		select {
 		case it := <-f.slow.host.ready:
-			f.nbrs.fromHost(it)
+			f.nbrs.fromHost(f.slow.host, it)
 		case it := <-f.slow.first.ready:
 			f.nbrs.fromFabric(f.slow.first, it)
 		case it := <-f.slow.fabric.ready:
@@ -332,7 +310,7 @@ func (p *Parked) Resume() {
 // only closes the queues.
 func (p *Parked) Leave() {
 	p.do(func() {
-		p.f.heir.left = true
+		p.f.rec.left = true
 		p.f.host.tap.GiveUp()
 	})
 	close(p.calls)
@@ -366,8 +344,8 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 // continues takes over the state of another process, and shows it at once: Run may begin much later.
 func (f *Iface) continues(s State) {
 	f.carry(s.Carried)
-	f.heir = heir{inherited: true, qpn: s.QPN}
-	f.host.monitor.wantCarrier, f.rec.onTAP = s.Carrier, s.Offloads
+	f.inherited, f.fabric.qpn = true, s.QPN
+	f.host.monitor.wantCarrier, f.fabric.onTAP = s.Carrier, s.Offloads
 	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
 	f.nbrs.step(neigh.Restored{Peers: s.Peers})
 	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)

@@ -183,7 +183,7 @@ func TestOffloadsAreHandedOver(t *testing.T) {
 			device, set := &tap{Fake: linktest.NewFake("ib0")}, false
 			next := newIface(t, device, a.dev, testConfig())
 			next.continues(s)
-			if got, err := next.rec.onTAP.use(&noting{device, &set}, want.Wanted); err != nil || got != want.Got || set == known {
+			if got, err := next.fabric.onTAP.use(&noting{device, &set}, want.Wanted); err != nil || got != want.Got || set == known {
 				t.Errorf("offloads known: %t; got %v, %v, set again: %t", known, got, err, set)
 			}
 			if err := next.Close(); err != nil {

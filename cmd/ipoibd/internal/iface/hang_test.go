@@ -53,7 +53,7 @@ func checkRunAnswers(t *testing.T, h *testHost, period time.Duration) {
 	for start := time.Now(); time.Since(start) < period; {
 		asked := time.Now()
 		h.onRun(func(f *Iface) {
-			if f.rec.att != nil {
+			if f.fabric.att != nil {
 				overdue = max(overdue, time.Since(f.lanes.all[0].deadline(time.Now(), f.lanes.resting())))
 			}
 		})

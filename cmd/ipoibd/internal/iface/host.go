@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 	"ipoibd/link/kernel/capsule"
 	"ipoibd/ud/port"
@@ -70,6 +71,54 @@ type host struct {
 	narrow     narrow
 }
 
+// deadline returns when to call expire.
+func (h *host) deadline() time.Time {
+	return earliest(earliest(h.asks...), h.monitor.at, h.assignment.retry.at, h.narrow.until)
+}
+
+// expire does what is due. It reports whether to ask for the host's neighbours on its behalf.
+func (h *host) expire(now time.Time) (ask bool) {
+	if due(&h.monitor.at, now) {
+		h.inspect()
+	}
+	if due(&h.assignment.retry.at, now) {
+		h.carryOut(func(error) {})
+	}
+	if ask = len(h.asks) > 0 && due(&h.asks[0], now); ask {
+		h.asks = h.asks[1:]
+	}
+	return ask
+}
+
+// side returns what the use of the device depends on.
+func (h *host) side() (s hostSide) {
+	s.present = h.now.Present
+	switch {
+	case h.now.Up:
+	case h.assignment.rising:
+		s.down = errors.New("interface is down; setting it up")
+	default:
+		s.down = fmt.Errorf("interface is down; bring it up: %s", report.Command("ip link set %s up", h.now.Name))
+	}
+	return s
+}
+
+// neighbours has the worker read the host's neighbours for the function then.
+func (h *host) neighbours(then func([]link.Neighbour, error)) {
+	h.worker.do(func() func() {
+		list, err := h.tap.Neighbours()
+		return func() { then(list, err) }
+	})
+}
+
+// unresolved has the worker read the addresses that the host waits for, for the function then.
+func (h *host) unresolved(then func([]netip.Addr, error)) {
+	h.worker.do(func() func() {
+		targets, err := h.tap.Unresolved()
+		return func() { then(targets, err) }
+	})
+}
+
 // changed records a state of ib0 that the kernel has reported. It may be older than the MTU and the carrier that
 // the worker has set since, or is about to set. So an inspection, which comes after those settings, decides what
 // is a request of the operator.
@@ -81,6 +130,7 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	h.now = st
 	h.inspect()
 	h.assign(!old.Present)
+	h.checkSources()
 	switch {
 	case !old.Present && !h.rebuilt:
 		h.mtu.found(st.MTU, configuredMTU, h.adopted)

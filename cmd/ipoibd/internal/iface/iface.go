@@ -46,22 +46,22 @@ const (
 // Iface is one interface. Run's goroutine owns everything except what the pumps and the
 // workers use.
 type Iface struct {
-	cfg  config.Interface
-	log  *slog.Logger
-	host host
-	rec  recovery
-	nbrs neighbours
+	cfg config.Interface
+	log *slog.Logger
 
-	lanes    *lanes
-	slow     slowPath
-	snapshot *ud.Snapshot
+	host    host
+	lanes   *lanes
+	fabric  fabric
+	rec     recovery
+	nbrs    neighbours
+	slow    slowPath
+	reports pathReports
 
-	before Before // what was counted before this one
-	heir   heir
+	before    Before // what was counted before this one
+	inherited bool   // from another process, and there was no queue pair yet
 
 	programs programs
 	shown    shown
-	reports  pathReports
 	queries  chan func()
 	ending   context.Context // ends when Run is about to end, which may wait for the kernel's rtnl lock
 	ends     func()
@@ -174,7 +174,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	known := &ud.Snapshot{}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow: newSlowPath(known), snapshot: known,
+		slow:    newSlowPath(known),
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.ending, f.ends = context.WithCancel(context.Background())
@@ -188,23 +188,26 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	if cfg.Netns != "" {
 		f.host.monitor.every = inspectSoon
 	}
-	f.rec = recovery{
-		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
-		ladder: qprecovery.NewLadder(), journal: env.Journal,
+	if f.lanes, err = newLanes(laneSpec{cfg, f.slow, known}, tap.Queues()); err != nil {
+		return nil, err
+	}
+	f.host.lanes = f.lanes
+	f.host.checkSources()
+	f.fabric = fabric{
+		cfg: cfg, dev: env.Device, tap: tap, lanes: f.lanes, want: want, host: f.host.side(),
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
 	}
+	f.rec = recovery{
+		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: f.lanes, host: &f.host,
+		ladder: qprecovery.NewLadder(), err: errors.New("starting"),
+	}
 	f.nbrs = neighbours{
-		f:       f,
+		log: f.log, tap: tap, lanes: f.lanes, shown: known,
 		table:   neigh.New(peerBounds(env.Runtime)),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		echoes:  echoes{},
 		strayed: make(chan struct{}, 1),
 	}
-	if f.lanes, err = newLanes(laneSpec{cfg, f.slow, known}, tap.Queues()); err != nil {
-		return nil, err
-	}
-	f.host.lanes = f.lanes
-	f.checkSources()
 	f.show(time.Now())
 	return f, nil
 }

@@ -125,8 +125,8 @@ func TestR09NoCarrierWithoutADevice(t *testing.T) {
 			r := &f.rec
 			r.step(qprecovery.DeviceUp{}) // its action finds no device
 			r.follow()
-			if r.ladder.State() != qprecovery.Detached || len(r.later) > 0 || r.held() != nil {
-				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.held())
+			if r.ladder.State() != qprecovery.Detached || len(r.later) > 0 || r.fabric.held() != nil {
+				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.fabric.held())
 			}
 		})
 		time.Sleep(10 * time.Second)

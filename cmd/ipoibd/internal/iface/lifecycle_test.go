@@ -115,7 +115,7 @@ func TestBackoffForgets(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		for range 5 {
 			a.onRun(func(f *Iface) { // the worker, which owns the endpoint, has nothing to do
-				if err := f.rec.att.ep.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+				if err := f.fabric.att.ep.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
 					t.Error(err)
 				}
 			})
@@ -291,7 +291,7 @@ func TestAddressesOfUnderlay(t *testing.T) {
 func TestAttachToEndedSession(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		var old *device.Session
-		a.onRun(func(f *Iface) { old = f.rec.att.session })
+		a.onRun(func(f *Iface) { old = f.fabric.att.session })
 		a.unplug()
 		synctest.Wait()
 		a.onRun(func(f *Iface) {

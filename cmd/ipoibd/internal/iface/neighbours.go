@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/ud"
+	"ipoibd/ud/port"
 	"ipoibd/ud/vnet"
 )
 
@@ -20,11 +23,16 @@ const (
 	strayInterval = 50 * time.Millisecond
 )
 
-// neighbours is the peer table and everything its actions need.
+// neighbours is the shell of the peer table. It sends through the first lane, and writes to ib0 what the table has
+// for the host.
 type neighbours struct {
-	f       *Iface
+	log     *slog.Logger
+	tap     TAP
+	lanes   *lanes
 	table   *neigh.Table
-	events  []neigh.Event // for the table
+	shown   *ud.Snapshot // what the lanes see of the table
+	att     *attachment  // in use; nil: none
+	events  []neigh.Event
 	actions []neigh.Action
 	retired []neigh.DestroyAH // handles that a posted request may still use
 	frame   []byte            // one frame for the host, with its virtio header
@@ -32,65 +40,67 @@ type neighbours struct {
 	strayed chan struct{} // has a value after a stray datagram
 	idle    bool          // the last DataIdle
 	echoes  echoes
+	replies []neigh.EchoReply // for Run: those that no ping waits for
 }
 
-// use starts using the attachment and announces its address.
-func (n *neighbours) use() {
-	n.announce()
-	if session := n.f.rec.att.session; n.strays.device != session {
+// use starts using an attachment, whose plan is believed, and announces its address.
+func (n *neighbours) use(a *attachment, believed port.Plan) {
+	n.att = a
+	n.announce(believed)
+	if n.strays.device != a.session {
 		n.strays.end()
-		n.strays = strays{device: session, stop: session.NotifyStrays(n.notifyStrays)}
+		stop := a.session.NotifyStrays(func() { signal(n.strayed) })
+		n.strays = strays{device: a.session, stop: stop}
 	}
 	n.strays.at = time.Now() // earlier strays count as well: they were sent to an earlier queue pair
-	n.f.host.worker.do(func() func() {
-		list, err := n.f.host.tap.Neighbours() // after a restart the host knows peers that the table does not
-		if err != nil {
-			return func() { n.f.log.Warn("cannot read the host's neighbours", "err", err) }
-		}
-		entries := make([]neigh.Neighbour, 0, len(list))
-		for _, e := range list {
-			entries = append(entries, neigh.Neighbour{IP: e.IP, MAC: e.MAC})
-		}
-		return func() {
-			if n.f.rec.att != nil {
-				n.step(neigh.HostNeighbours{Entries: entries})
-			}
-		}
-	})
 }
 
 // announce gives the table the address and the limits of the queue pair.
-func (n *neighbours) announce() {
-	a := n.f.rec.att
-	believed := n.f.reports.believed(a.plan)
+func (n *neighbours) announce(believed port.Plan) {
+	a := n.att
 	n.step(neigh.Attached{
 		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
 		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: believed.MTU(), PortMTU: a.plan.ReceiveMTU(),
 	})
 }
 
+// hostNeighbours takes what the host knows of its neighbours: after a restart, peers that the table does not.
+func (n *neighbours) hostNeighbours(list []link.Neighbour, err error) {
+	if err != nil {
+		n.log.Warn("cannot read the host's neighbours", "err", err)
+	}
+	if err != nil || n.att == nil {
+		return
+	}
+	entries := make([]neigh.Neighbour, 0, len(list))
+	for _, e := range list {
+		entries = append(entries, neigh.Neighbour{IP: e.IP, MAC: e.MAC})
+	}
+	n.step(neigh.HostNeighbours{Entries: entries})
+}
+
 // leave follows the end of the attachment, whose handles are closed with it.
 func (n *neighbours) leave() {
+	n.att = nil
 	n.step(neigh.Detached{})
 	n.retired = n.retired[:0]
 	n.strays.at = time.Time{}
 }
 
-// hostChanged reports changes of ib0 to the table.
-func (n *neighbours) hostChanged(old, st link.State) {
+// hostChanged reports changes of ib0 to the table, and the addresses of the host.
+func (n *neighbours) hostChanged(old, st link.State, own []netip.Addr) {
 	if st.MAC != old.MAC {
 		n.step(neigh.HostMAC{MAC: st.MAC})
 	}
 	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
 		n.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
-	n.step(neigh.HostAddrs{Addrs: n.f.ownAddrs()})
+	n.step(neigh.HostAddrs{Addrs: own})
 }
 
 // rest reports to the table whether all lanes rest.
 func (n *neighbours) rest() {
-	idle := n.f.rec.att != nil && n.f.lanes.resting()
-	if idle != n.idle {
+	if idle := n.att != nil && n.lanes.resting(); idle != n.idle {
 		n.idle = idle
 		n.step(neigh.DataIdle{Idle: idle})
 	}
@@ -107,13 +117,6 @@ func (n *neighbours) deadline() time.Time {
 
 // expire does what is due.
 func (n *neighbours) expire(now time.Time) {
-	if asks := &n.f.host.asks; len(*asks) > 0 && due(&(*asks)[0], now) {
-		*asks = (*asks)[1:]
-		n.f.host.worker.do(func() func() {
-			targets, err := n.f.host.tap.Unresolved()
-			return func() { n.hostAsks(targets, err) }
-		})
-	}
 	if due(&n.strays.at, now) {
 		n.readStrays(now)
 	}
@@ -123,52 +126,51 @@ func (n *neighbours) expire(now time.Time) {
 // hostAsks asks for the neighbours that the host waits for.
 func (n *neighbours) hostAsks(targets []netip.Addr, err error) {
 	if err != nil {
-		n.f.log.Warn("cannot read the host's unresolved neighbours", "err", err)
+		n.log.Warn("cannot read the host's unresolved neighbours", "err", err)
 	}
-	if len(targets) > 0 && n.f.rec.att != nil {
+	if len(targets) > 0 && n.att != nil {
 		n.step(neigh.HostAsks{Targets: targets})
 	}
 }
 
-// step runs the table and its actions. The first lane sends what the table sends to the
-// fabric. Requests for handles that could not be queued are reported to the table as failed;
-// it pauses before it repeats them.
+// step runs the table and its actions. Requests for handles that could not be queued are reported to the table as
+// failed; it pauses before it repeats them.
 func (n *neighbours) step(ev neigh.Event) {
-	att := n.f.rec.att
 	n.events = append(n.events[:0], ev)
 	for i := 0; i < len(n.events); i++ {
 		n.actions = n.table.Step(time.Now(), n.events[i], n.actions[:0])
 		for _, a := range n.actions {
 			switch a := a.(type) {
 			case neigh.SendFabric:
-				n.f.lanes.all[0].tx.Inject(a.Dest, a.Msg)
+				n.lanes.all[0].tx.Inject(a.Dest, a.Msg)
 			case neigh.SendHost:
 				n.sendHost(a.Frame)
 			case neigh.CreateAH:
-				if att == nil || !att.ahs.Create(a.ID, att.plan.PeerAH(a.DGID)) {
+				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID)) {
 					n.events = append(n.events, neigh.AHFailed{ID: a.ID, Err: hca.ErrBusy})
 				}
 			case neigh.DestroyAH:
 				n.retired = append(n.retired, a)
 			case neigh.EchoReply:
-				n.echoes.answered(a)
-				n.f.answered(a)
+				if !n.echoes.answered(a) {
+					n.replies = append(n.replies, a)
+				}
 			case neigh.Publish:
-				n.f.snapshot.Publish(a.Snapshot)
+				n.shown.Publish(a.Snapshot)
 			}
 		}
 		clear(n.actions)
 	}
 	clear(n.events)
-	if len(n.retired) > 0 && att != nil {
+	if len(n.retired) > 0 && n.att != nil {
 		n.collect()
 	}
 }
 
-// fromHost and fromFabric handle an item of the slow path.
-func (n *neighbours) fromHost(it *slowItem) {
+// fromHost and fromFabric handle an item of a queue of the slow path.
+func (n *neighbours) fromHost(q slowQueue, it *slowItem) {
 	n.step(neigh.FromHost{Frame: it.data})
-	n.f.slow.host.done(it)
+	q.done(it)
 }
 
 func (n *neighbours) fromFabric(q slowQueue, it *slowItem) {
@@ -182,33 +184,33 @@ func (n *neighbours) sendHost(frame []byte) {
 	b := append(n.frame[:0], make([]byte, vnet.HeaderLen)...)
 	n.frame = append(b, frame...)
 	at := time.Now()
-	accepted, err := n.f.host.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false})
+	accepted, err := n.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false})
 	if err != nil {
-		n.f.log.Debug("cannot write a frame to the host", "err", err)
+		n.log.Debug("cannot write a frame to the host", "err", err)
 	}
 	if accepted == 1 {
-		n.f.lanes.records.wroteSlow(at, n.frame)
+		n.lanes.records.wroteSlow(at, n.frame)
 	}
 }
 
-// created handles the result of a request for a handle, or the failure to destroy one.
-func (n *neighbours) created(r endpoint.AHResult) {
-	if r.ID == 0 {
-		n.f.log.Error("cannot close an address handle", "err", r.Err)
-		n.f.rec.requestResetIfStuck(r.Err)
-		return
-	}
-	if r.Err != nil {
-		n.f.log.Debug("cannot create address handle", "err", r.Err)
+// created handles the result of a request for a handle. It returns why one could not be destroyed.
+func (n *neighbours) created(r endpoint.AHResult) error {
+	switch {
+	case r.ID == 0:
+		n.log.Error("cannot close an address handle", "err", r.Err)
+		return r.Err
+	case r.Err != nil:
+		n.log.Debug("cannot create address handle", "err", r.Err)
 		n.step(neigh.AHFailed{ID: r.ID, Err: r.Err})
-		return
+	default:
+		n.step(neigh.AHReady{ID: r.ID, AH: r.AH})
 	}
-	n.step(neigh.AHReady{ID: r.ID, AH: r.AH})
+	return nil
 }
 
 // collect destroys the handles that no posted request can use any more.
 func (n *neighbours) collect() {
-	safe, ahs := n.f.lanes.epoch(), n.f.rec.att.ahs
+	safe := n.lanes.epoch()
 	var unused []hca.AH
 	n.retired = slices.DeleteFunc(n.retired, func(d neigh.DestroyAH) bool {
 		if d.LastEpoch >= safe {
@@ -218,9 +220,9 @@ func (n *neighbours) collect() {
 		return true
 	})
 	if len(unused) > 0 {
-		ahs.Destroy(unused)
+		n.att.ahs.Destroy(unused)
 	}
-	for _, l := range n.f.lanes.all {
+	for _, l := range n.lanes.all {
 		if len(n.retired) > 0 {
 			l.tx.Wake() // its epoch advances only in its pump
 		}
@@ -244,15 +246,10 @@ func (s *strays) end() {
 	}
 }
 
-// notifyStrays wakes Run. Any goroutine may call it.
-func (n *neighbours) notifyStrays() {
-	signal(n.strayed)
-}
-
 // planStrays plans a reading after a notification. Without an attachment, the next one reads them.
 func (n *neighbours) planStrays(now time.Time) {
 	s := &n.strays
-	if n.f.rec.att == nil || !s.at.IsZero() {
+	if n.att == nil || !s.at.IsZero() {
 		return
 	}
 	if s.at = s.last.Add(strayInterval); s.at.Before(now) {
@@ -267,7 +264,7 @@ func (n *neighbours) readStrays(now time.Time) {
 	s := &n.strays
 	s.last = now
 	senders, _ := s.device.Strays()
-	plan, seen := n.f.rec.att.plan, s.seen
+	plan, seen := n.att.plan, s.seen
 	for i := range senders {
 		from := &senders[i]
 		if from.Number <= seen {

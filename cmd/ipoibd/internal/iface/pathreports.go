@@ -133,13 +133,13 @@ func (f *Iface) trial(plan port.Plan, claim hca.PathLimit) int {
 // examine asks the peer behind a path that is reported as narrow, if that is due.
 func (f *Iface) examine(now time.Time) {
 	ask, changed := f.reports.next(now, rand.Uint64())
-	a, r := f.rec.att, &f.reports
+	a, r := f.fabric.att, &f.reports
 	if a == nil {
 		return // the next plan is judged anyway
 	}
 	if changed {
 		f.refit()
-		f.nbrs.announce()
+		f.nbrs.announce(f.reports.believed(a.plan))
 	}
 	if !ask {
 		return
@@ -170,7 +170,7 @@ func peersAt(to netip.Addr, peers []neigh.PeerInfo) []neigh.PeerInfo {
 // answered has the device ignore a report that an answer refutes.
 func (f *Iface) answered(reply neigh.EchoReply) {
 	path, refuted := f.reports.refutes(time.Now(), reply)
-	a := f.rec.att
+	a := f.fabric.att
 	if !refuted || a == nil {
 		return
 	}

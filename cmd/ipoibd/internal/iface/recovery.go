@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -30,19 +31,47 @@ const (
 // recovery is the shell of the interface's ladder. It opens and closes attachments, because
 // that is also how the ladder's last rung starts again.
 type recovery struct {
-	f      *Iface
-	fabric // the device's side
+	log     *slog.Logger
+	journal *journal.Journal
+	fabric  *fabric
+	lanes   *lanes
+	host    carrier
+	events  []any // for Run: comes, attached, up, detached, tooLong
 
 	ladder  ladder
-	journal *journal.Journal
 	actions []qprecovery.Action
-	later   []func()  // work caused by actions, for after all actions of their step
-	stale   time.Time // when to begin to drop the host's frames; zero: never, or it has begun
+	later   []func() // work caused by actions, for after all actions of their step
 
-	worker    worker  // calls the verbs
-	pumps     backoff // before restarting pumps that ended without a fault
-	badClient badClient
+	seen    *device.Session // of the view that the ladder knows; nil: none
+	aim     target          // of retry
+	retry   backoff
+	err     error     // why not up
+	lastErr error     // the last failure, even if it is over
+	stale   time.Time // when to begin to drop the host's frames; zero: never, or it has begun
+	pumps   backoff   // before restarting pumps that ended without a fault
+	left    bool      // the carrier and the host's frames belong to another process
 }
+
+// carrier is what a recovery needs of the host's side.
+type carrier interface {
+	setCarrier(on bool, then func(error))
+}
+
+// The events of a recovery. Run passes them on to the host's side and to the peer table.
+type (
+	comes struct{ plan port.Plan } // an attachment is being opened
+	// attached: there is another attachment, or its address or its plan has changed. Then goes on once the others
+	// know that; nil: with nothing.
+	attached struct {
+		isNew, newPlan bool
+		then           func()
+	}
+	up       struct{}
+	detached struct{}            // the attachment is not used any more, and its handles will be closed
+	tooLong  struct{ bytes int } // the port has refused a packet that its plan allows
+)
+
+func (r *recovery) tell(event any) { r.events = append(r.events, event) }
 
 // ladder is a [qprecovery.Ladder].
 type ladder interface {
@@ -61,10 +90,10 @@ type ladder interface {
 // deadline returns when to call expire.
 func (r *recovery) deadline(now time.Time) time.Time {
 	at, _ := r.ladder.NextDeadline()
-	at = earliest(at, r.retry.at, r.pumps.at, r.badClient.at, r.stale)
-	if r.att != nil {
-		rest := r.f.lanes.resting()
-		for _, l := range r.f.lanes.all {
+	at = earliest(at, r.retry.at, r.pumps.at, r.fabric.badClient.at, r.stale)
+	if r.fabric.att != nil {
+		rest := r.lanes.resting()
+		for _, l := range r.lanes.all {
 			at = earliest(at, l.deadline(now, rest))
 		}
 	}
@@ -76,32 +105,31 @@ func (r *recovery) expire(now time.Time) {
 	if due(&r.retry.at, now) {
 		r.reconcile()
 	}
-	if due(&r.badClient.at, now) {
-		r.badClient.end()
+	if due(&r.fabric.badClient.at, now) {
+		r.fabric.badClient.end()
 	}
 	if due(&r.stale, now) {
-		r.f.lanes.discard(true)
+		r.lanes.discard(true)
 	}
-	if due(&r.pumps.at, now) && r.att != nil && r.ladder.State() == qprecovery.Healthy {
+	if due(&r.pumps.at, now) && r.fabric.att != nil && r.ladder.State() == qprecovery.Healthy {
 		r.flow()
 	}
-	rest := r.f.lanes.resting()
-	for _, l := range r.f.lanes.all {
-		if r.att != nil && !now.Before(l.deadline(now, rest)) {
+	rest := r.lanes.resting()
+	for _, l := range r.lanes.all {
+		if r.fabric.att != nil && !now.Before(l.deadline(now, rest)) {
 			r.sample(l, now)
 		}
 	}
-	r.f.nbrs.rest()
 	r.step(qprecovery.Tick{})
 }
 
 // fault reports a fault to the ladder, and logs a request that failed.
 func (r *recovery) fault(ev qprecovery.Fault) {
 	if q := ev.Request; q != nil {
-		r.f.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
+		r.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
 			"bytes", q.SGList[0].Length, "lkey", q.SGList[0].LKey, "to", q.DestQPN.String(), "vendor_err", q.VendorErr)
-		if q.Status == hca.WCLocLenErr && q.Opcode == hca.WCSend && r.att != nil {
-			r.f.host.refused(int(q.SGList[0].Length) - ipoib.HeaderLen)
+		if q.Status == hca.WCLocLenErr && q.Opcode == hca.WCSend && r.fabric.att != nil {
+			r.tell(tooLong{int(q.SGList[0].Length) - ipoib.HeaderLen})
 		}
 	}
 	r.step(ev)
@@ -115,7 +143,7 @@ func (r *recovery) step(ev qprecovery.Event) {
 	now := r.ladder.State()
 	ill := func(s qprecovery.State) bool { return s != qprecovery.Idle && s != qprecovery.Healthy }
 	if now != was && (ill(now) || ill(was)) { // going up and down is no recovery
-		r.f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
+		r.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
 	for _, a := range r.actions {
 		r.carryOut(a)
@@ -150,14 +178,14 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.Ready: // errors do not matter, because the device is being reset
 		r.leaveDevice(true, func(error) {})
 	case qprecovery.RequestReset:
-		r.dev.Ask(r.used, a.Reason)
+		r.fabric.dev.Ask(r.fabric.used, a.Reason)
 	case qprecovery.HoldTraffic: // messages from the fabric are still delivered
-		r.hung(r.f.lanes.hold())
+		r.hung(r.lanes.hold())
 	case qprecovery.ReleaseTraffic:
 		r.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
 		on := a == qprecovery.Action(qprecovery.CarrierUp{})
-		r.f.log.Info("carrier", "on", on)
+		r.log.Info("carrier", "on", on)
 		if on {
 			r.raiseCarrier()
 		} else {
@@ -165,17 +193,17 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 			r.beginStale(time.Now())
 		}
 	case qprecovery.Entered:
-		r.journal.Add(report.Entered(r.f.cfg.Name, a))
+		r.journal.Add(report.Entered(r.fabric.cfg.Name, a))
 	case qprecovery.Ended:
-		r.journal.Add(report.Ended(r.f.cfg.Name, a))
+		r.journal.Add(report.Ended(r.fabric.cfg.Name, a))
 	}
 }
 
 // raiseCarrier raises the carrier. An interface that cannot have one starts again.
 func (r *recovery) raiseCarrier() {
-	a := r.att
-	r.f.host.setCarrier(true, func(err error) {
-		if err != nil && r.att == a {
+	a := r.fabric.att
+	r.host.setCarrier(true, func(err error) {
+		if err != nil && r.fabric.att == a {
 			r.restart("no carrier", err)
 		}
 	})
@@ -183,9 +211,9 @@ func (r *recovery) raiseCarrier() {
 
 // dropCarrier drops the carrier.
 func (r *recovery) dropCarrier() {
-	r.f.host.setCarrier(false, func(err error) {
-		if err != nil && r.f.host.now.Present {
-			r.f.log.Error("cannot take the carrier down", "err", err)
+	r.host.setCarrier(false, func(err error) {
+		if err != nil && r.fabric.host.present {
+			r.log.Error("cannot take the carrier down", "err", err)
 		}
 	})
 }
@@ -194,13 +222,13 @@ func (r *recovery) dropCarrier() {
 func (r *recovery) run(run qprecovery.Run) {
 	switch run.Rung {
 	case qprecovery.RungDevice:
-		to, err := r.target(r.dev.View())
+		to, err := r.fabric.target(r.fabric.dev.View())
 		if err == nil {
 			err = r.come(to, run.Gen, run.Op)
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, errSessionEnded), to.session == nil && r.f.host.now.Up: // follow reports that next
+		case errors.Is(err, errSessionEnded), to.session == nil && r.fabric.host.down == nil: // follow reports that next
 			r.later = append(r.later, func() {
 				ended := qprecovery.OfVerbError(qprecovery.VerbCreateQP, errSessionEnded)
 				r.step(qprecovery.Done{Op: run.Op, Class: ended})
@@ -212,17 +240,17 @@ func (r *recovery) run(run qprecovery.Run) {
 		resume := func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }
 		r.operate(run.Op, qprecovery.VerbModifyRTS, resume, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
-		r.hung(r.f.lanes.halt())
+		r.hung(r.lanes.halt())
 		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error {
-			err := a.replace(r.f.lanes, run)
+			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
 				self = a.ep.Self()
 			}
 			return err
-		}, func() {
-			r.att.gen, r.att.self = run.Gen, self
-			r.f.nbrs.announce()
+		}, func(done qprecovery.Done) {
+			r.fabric.att.gen, r.fabric.att.self = run.Gen, self
+			r.tell(attached{then: func() { r.step(done) }})
 		})
 	case qprecovery.RungNone, qprecovery.RungSuspend, qprecovery.RungWait, qprecovery.RungGiveUp, qprecovery.NumRung:
 		// The ladder runs none of these.
@@ -234,28 +262,29 @@ func (r *recovery) prove(a *attachment, done *qprecovery.Done) (err error) {
 	done.Frozen, err = a.ep.Prove()
 	switch {
 	case done.Frozen:
-		r.f.log.Error("the device is frozen: probes on a fresh queue pair also went unanswered")
+		r.log.Error("the device is frozen: probes on a fresh queue pair also went unanswered")
 	case err == nil:
-		r.f.log.Warn("freeze not proven: the device answers on a fresh queue pair, " +
+		r.log.Warn("freeze not proven: the device answers on a fresh queue pair, " +
 			"or its wire is full, or its port is down")
 	}
 	return err
 }
 
 // operate runs an operation of the ladder on the worker, and then reports its result. verb
-// is for an error that names none; succeeded follows a success, and may be nil.
+// is for an error that names none; succeeded reports a success in its place, and may be nil.
 func (r *recovery) operate(
-	op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func(),
+	op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func(qprecovery.Done),
 ) {
 	done := qprecovery.Done{Op: op}
-	r.use(func(a *attachment) error { return do(a, &done) }, func(a *attachment, err error) {
+	r.fabric.use(func(a *attachment) error { return do(a, &done) }, func(a *attachment, err error) {
 		done.Class = qprecovery.OfVerbError(verb, err)
 		r.failed(err)
 		switch {
 		case err == nil && succeeded != nil:
-			succeeded()
-		case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a, port.Plan.SameQP):
-			r.requestResetIfStuck(err)
+			succeeded(done)
+			return
+		case err != nil && verb == qprecovery.VerbModifyRTS && r.fabric.moved(a, port.Plan.SameQP):
+			r.fabric.requestResetIfStuck(err)
 			r.stop("the port has changed")
 			return
 		}
@@ -267,7 +296,7 @@ func (r *recovery) operate(
 func (r *recovery) failed(err error) {
 	if err != nil {
 		r.lastErr = err
-		r.f.log.Warn("a step of the recovery failed; recovery continues",
+		r.log.Warn("a step of the recovery failed; recovery continues",
 			"state", r.ladder.State().String(), "err", err)
 	}
 }
@@ -279,15 +308,15 @@ func (r *recovery) hung(err error) {
 		return
 	}
 	r.failed(err)
-	ev := qprecovery.Fault{Gen: r.att.gen, Class: qprecovery.OfVerbError(qprecovery.VerbPollCQ, err)}
+	ev := qprecovery.Fault{Gen: r.fabric.att.gen, Class: qprecovery.OfVerbError(qprecovery.VerbPollCQ, err)}
 	r.later = append(r.later, func() { r.step(ev) })
 }
 
 // flow lets frames pass both ways.
 func (r *recovery) flow() {
-	if r.att != nil {
+	if r.fabric.att != nil {
 		r.stale = time.Time{}
-		r.hung(r.f.lanes.start(r.att.gen))
+		r.hung(r.lanes.start(r.fabric.att.gen))
 		r.pumps.succeed(time.Now())
 	}
 }
@@ -295,14 +324,14 @@ func (r *recovery) flow() {
 // beginStale plans to drop the host's frames, because there is no carrier (R27): the kernel sends
 // no new ones, and those that it has sent become stale in the TAP's queue.
 func (r *recovery) beginStale(now time.Time) {
-	if r.stale.IsZero() && !r.f.lanes.all[0].stale.running {
+	if r.stale.IsZero() && !r.lanes.all[0].stale.running {
 		r.stale = now.Add(staleAfter)
 	}
 }
 
 // pumpsEnded handles pumps that have failed. An error means that ib0 is gone.
 func (r *recovery) pumpsEnded() error {
-	for _, l := range r.f.lanes.all {
+	for _, l := range r.lanes.all {
 		for _, p := range []*pump{&l.out, &l.in} {
 			err := p.failure()
 			switch {
@@ -312,7 +341,7 @@ func (r *recovery) pumpsEnded() error {
 				return err
 			}
 			r.lastErr = err
-			r.f.log.Warn("sending or receiving has stopped; restarting it", "err", err)
+			r.log.Warn("sending or receiving has stopped; restarting it", "err", err)
 			r.step(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
 			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
 				r.pumps.fail(time.Now())
@@ -327,13 +356,13 @@ func (r *recovery) pumpsEnded() error {
 // has ended and the next one is open already, the ladder learns of the end first (R13).
 func (r *recovery) follow() device.View {
 	for {
-		v, knows := r.dev.View(), r.ladder.Device()
+		v, knows := r.fabric.dev.View(), r.ladder.Device()
 		switch {
 		case knows == qprecovery.ViewUp && (v.Session == nil || r.seen != nil && r.seen != v.Session):
 			r.seen = nil
 			r.step(qprecovery.DeviceDown{})
-		case knows != qprecovery.ViewUp && v.Session != nil && r.held() == nil && r.worker.busy == 0:
-			if _, err := r.target(v); err != nil { // recovery does not wait for a port that cannot be used
+		case knows != qprecovery.ViewUp && v.Session != nil && r.fabric.held() == nil && r.fabric.worker.busy == 0:
+			if _, err := r.fabric.target(v); err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
 			r.step(qprecovery.DeviceUp{})
@@ -360,8 +389,7 @@ var ErrUnderWay = errors.New("a recovery of the interface is already under way; 
 func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	var refused error
 	err := f.do(ctx, func() {
-		if f.rec.att == nil {
-			refused = f.rec.nothing()
+		if refused = f.rec.nothing(); refused != nil {
 			return
 		}
 		ev := qprecovery.Order{Rung: rung}
@@ -373,8 +401,11 @@ func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	return cmp.Or(err, refused)
 }
 
-// nothing is ErrNothing with the reason.
+// nothing returns ErrNothing with the reason, or nil if there is a queue pair.
 func (r *recovery) nothing() error {
-	_, why := r.target(r.dev.View())
+	if r.fabric.att != nil {
+		return nil
+	}
+	_, why := r.fabric.target(r.fabric.dev.View())
 	return fmt.Errorf("%w: %w", ErrNothing, cmp.Or(why, r.err, errClosing))
 }

@@ -26,15 +26,18 @@ func (f *Iface) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	views, unsubscribe := f.rec.dev.Subscribe()
+	views, unsubscribe := f.fabric.dev.Subscribe()
 	defer unsubscribe()
-	f.heir.own(f.host.tap)
-	f.rec.worker.start()
+	if f.inherited {
+		f.host.tap.Own()
+	}
+	f.fabric.worker.start()
 	f.host.worker.start()
 	defer f.wind()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for !f.heir.left {
+	for !f.rec.left {
+		f.passOn()
 		f.publish(time.Now())
 		late := f.setTimer(timer)
 		var now turn
@@ -52,8 +55,9 @@ func (f *Iface) run(ctx context.Context) error {
 			if f.host.mtu.Fresh { // the operator has changed it
 				f.refit()
 			}
-		case then := <-listen(&now, f.rec.worker.results):
-			f.rec.worker.took(then)
+		case then := <-listen(&now, f.fabric.worker.results):
+			f.fabric.worker.took(then)
+			f.passOn()
 			f.rec.reconcile()
 		case ev := <-listen(&now, f.lanes.signals.faults):
 			f.rec.fault(ev)
@@ -65,32 +69,21 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.reconcile()
 		case <-listen(&now, f.lanes.signals.stirred):
 			f.rec.stir(time.Now())
+			f.nbrs.rest()
 		case <-listen(&now, f.nbrs.strayed):
 			f.nbrs.planStrays(time.Now())
 		case <-now.alarm(timer, late):
-			at := time.Now()
-			if due(&f.host.monitor.at, at) {
-				f.host.inspect()
-			}
-			if due(&f.host.assignment.retry.at, at) {
-				f.host.carryOut(func(error) {})
-			}
-			if due(&f.host.narrow.until, at) {
-				f.refit()
-			}
-			f.rec.expire(at)
-			f.nbrs.expire(at)
-			f.examine(at)
+			f.expire(time.Now())
 		case it := <-listen(&now, f.slow.first.ready):
 			f.nbrs.fromFabric(f.slow.first, it)
-		case r := <-last(&now, f.rec.att.ahResults()):
-			f.nbrs.created(r)
+		case r := <-last(&now, f.fabric.att.ahResults()):
+			f.fabric.requestResetIfStuck(f.nbrs.created(r))
 		case q := <-last(&now, f.queries):
 			q()
 		case ev := <-last(&now, f.lanes.signals.flushes):
 			f.rec.fault(ev)
 		case it := <-last(&now, f.slow.host.ready):
-			f.nbrs.fromHost(it)
+			f.nbrs.fromHost(f.slow.host, it)
 		case it := <-last(&now, f.slow.fabric.ready):
 			f.nbrs.fromFabric(f.slow.fabric, it)
 		}
@@ -113,18 +106,75 @@ func (f *Iface) do(ctx context.Context, what func()) error {
 	}
 }
 
+// expire does what is due.
+func (f *Iface) expire(now time.Time) {
+	if due(&f.host.narrow.until, now) {
+		f.refit()
+	}
+	if f.host.expire(now) {
+		f.host.unresolved(f.nbrs.hostAsks)
+	}
+	f.rec.expire(now)
+	f.passOn()
+	f.nbrs.rest()
+	f.nbrs.expire(now)
+	f.examine(now)
+}
+
+// passOn passes on what the recovery and the peer table have for the others.
+func (f *Iface) passOn() {
+	for len(f.rec.events) > 0 {
+		event := f.rec.events[0]
+		f.rec.events = f.rec.events[1:]
+		a := f.fabric.att
+		switch event := event.(type) {
+		case comes:
+			f.fit(event.plan)
+		case attached:
+			if event.newPlan {
+				f.refit()
+			}
+			switch believed := f.reports.believed(a.plan); {
+			case event.isNew:
+				f.nbrs.use(a, believed)
+				f.host.neighbours(f.nbrs.hostNeighbours)
+				if f.inherited {
+					f.fabric.requestResetIfStuck(f.nbrs.awaitHandles())
+					f.inherited = false
+				}
+			default:
+				f.nbrs.announce(believed)
+			}
+			if event.then != nil {
+				event.then()
+			}
+		case up:
+			f.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(),
+				"mtu", f.host.mtuSoon(), "largest_mtu", f.reports.believed(a.plan).MTU())
+		case detached:
+			f.nbrs.leave()
+		case tooLong:
+			f.host.refused(event.bytes)
+		}
+	}
+	for _, r := range f.nbrs.replies {
+		f.answered(r)
+	}
+	f.nbrs.replies = f.nbrs.replies[:0]
+}
+
 // hostChanged handles a state of ib0 that the kernel has reported.
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
+	f.fabric.host = f.host.side()
 	f.refit()
-	f.checkSources()
-	f.nbrs.hostChanged(old, f.host.now)
+	f.nbrs.hostChanged(old, f.host.now, f.host.ownAddrs())
 }
 
 // refit adapts the MTU to the plan in use, if there is one.
 func (f *Iface) refit() {
-	if a := f.rec.att; a != nil {
+	if a := f.fabric.att; a != nil {
 		f.fit(a.plan)
 	}
 }
@@ -134,10 +184,12 @@ func (f *Iface) refit() {
 func (f *Iface) lost(ctx context.Context) error {
 	f.ends()
 	f.host.now = link.State{}
+	f.fabric.host = f.host.side()
 	if ctx.Err() != nil {
 		return nil
 	}
 	f.rec.stop("the interface is gone")
+	f.passOn()
 	err := f.host.tap.SetCarrier(false)
 	switch {
 	case err == nil:
@@ -152,11 +204,12 @@ func (f *Iface) lost(ctx context.Context) error {
 func (f *Iface) wind() {
 	f.ends()
 	f.rec.stop("stopping")
-	f.rec.worker.close()
+	f.passOn()
+	f.fabric.worker.close()
 	f.host.worker.close()
 	f.lanes.discard(false)
 	f.nbrs.strays.end()
-	f.rec.badClient.end()
+	f.fabric.badClient.end()
 }
 
 // setTimer sets the timer to the next deadline, and reports whether it is already due.
@@ -166,10 +219,7 @@ func (f *Iface) setTimer(t *time.Timer) (late bool) {
 		now.Add(time.Hour),
 		f.nbrs.deadline(),
 		f.rec.deadline(now),
-		f.host.monitor.at,
-		f.host.assignment.retry.at,
-		earliest(f.host.asks...),
-		f.host.narrow.until,
+		f.host.deadline(),
 		f.shown.at,
 		f.reports.at,
 	)

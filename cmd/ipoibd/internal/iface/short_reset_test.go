@@ -39,7 +39,7 @@ type lateLadder struct {
 }
 
 func (l *lateLadder) Device() qprecovery.DeviceView {
-	if l.State() == qprecovery.Asking && l.f.rec.held() == nil && !l.delayed {
+	if l.State() == qprecovery.Asking && l.f.fabric.held() == nil && !l.delayed {
 		l.delayed = true
 		time.Sleep(100 * time.Millisecond)
 	}

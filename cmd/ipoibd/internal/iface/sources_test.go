@@ -113,8 +113,8 @@ func TestSourceCheckOfARenewedLane(t *testing.T) {
 			if err := f.lanes.renew(); err != nil {
 				t.Fatal(err)
 			}
-			tx, q := f.lanes.all[0].tx, f.rec.att.ep.Queues[0]
-			if err := tx.Attach(q.Queue, q.SendCQ, q.SendMR, 0, f.rec.att.gen); err != nil {
+			tx, q := f.lanes.all[0].tx, f.fabric.att.ep.Queues[0]
+			if err := tx.Attach(q.Queue, q.SendCQ, q.SendMR, 0, f.fabric.att.gen); err != nil {
 				t.Fatal(err)
 			}
 			a.send(mac, ipoib.EtherTypeIPv4, spoofed)

@@ -163,7 +163,7 @@ func kernelCounters(k link.KernelCounters) []hca.Counter {
 func (f *Iface) publish(now time.Time) {
 	s := f.shown.snapshot.Load()
 	state, reason := f.state()
-	a := f.rec.att
+	a := f.fabric.att
 	same := s.State == state && s.Reason == reason && s.Carrier == f.host.now.Carrier &&
 		s.Recovery.State == f.rec.ladder.State().String()
 	if same = same && (a == nil) == (s.QP == nil); same && a != nil {
@@ -201,7 +201,7 @@ func (f *Iface) show(now time.Time) {
 	if f.host.now.Present {
 		s.MAC, s.HostMAC = ipoib.MAC(f.host.now.MAC).String(), ipoib.MAC(f.host.now.MAC).String()
 	}
-	if p := f.snapshot.Load(); p != nil && s.MAC != "" {
+	if p := f.nbrs.shown.Load(); p != nil && s.MAC != "" {
 		s.HostMAC = p.HostMAC().String()
 	}
 	raising := error(nil)
@@ -218,7 +218,7 @@ func (f *Iface) show(now time.Time) {
 	if f.rec.lastErr != nil {
 		s.LastError = f.rec.lastErr.Error()
 	}
-	if a := f.rec.att; a != nil {
+	if a := f.fabric.att; a != nil {
 		s.QP = &report.QP{
 			QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(),
 			GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
@@ -252,11 +252,11 @@ func (f *Iface) state() (state, reason string) {
 		return report.InterfaceDown, report.ReasonAdminDown
 	case f.host.monitor.foreign:
 		return report.InterfaceWaiting, report.ReasonForeign
-	case f.rec.att != nil && ladder == qprecovery.Healthy:
+	case f.fabric.att != nil && ladder == qprecovery.Healthy:
 		return report.InterfaceUp, report.ReasonNone
-	case f.rec.att != nil:
+	case f.fabric.att != nil:
 		return report.InterfaceRecovering, f.rec.ladder.Reason().String()
-	case f.rec.dev.View().Session == nil:
+	case f.fabric.dev.View().Session == nil:
 		return report.InterfaceWaiting, report.ReasonDevice
 	case !slices.Contains([]qprecovery.State{qprecovery.Idle, qprecovery.Detached, qprecovery.GivenUp}, ladder):
 		return report.InterfaceWaiting, f.rec.ladder.Reason().String()

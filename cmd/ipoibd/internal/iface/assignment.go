@@ -42,6 +42,9 @@ func assignmentOf(cfg config.Interface) (a link.Assignment, err error) {
 	return a, err
 }
 
+// bringUp says whether ib0 is to be set up at the start.
+func (a *assignment) bringUp(on bool) { a.raise, a.rising = on, on }
+
 // due reports whether to assign in a state, and notes its conditions. first: it is the first state.
 // Without addresses and routes, assigning is due only then, and only for an adopted ib0, for which an
 // earlier configuration may have assigned some. An attempt that failed is repeated in any case.

@@ -247,7 +247,7 @@ func TestAssignedAgainInAnyOrderOfReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newAssigning(t, false)
 		l := &lateTAP{tap: h.tap}
-		f, err := New(h.iface.cfg, l, Env{Device: h.dev, Journal: journal.New(), Log: quiet})
+		f, err := onTAP(h.iface.cfg, l, Env{Device: h.dev, Journal: journal.New(), Log: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func TestR23DeviceGoesWhileTheInterfaceStarts(t *testing.T) {
 						time.Sleep(time.Second)
 					}
 				}}
-				if h.iface, err = New(testConfig(), h.tap, Env{Device: h.dev, Journal: journal.New(), Log: slog.New(log)}); err != nil {
+				if h.iface, err = onTAP(testConfig(), h.tap, Env{Device: h.dev, Journal: journal.New(), Log: slog.New(log)}); err != nil {
 					t.Fatal(err)
 				}
 				h.startInterface()

@@ -18,31 +18,21 @@ import (
 	"ipoibd/qprecovery"
 )
 
-const (
-	// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
-	// once, or drops what finds the socket full for 5 ms.
-	flushLimit = 20 * time.Millisecond
-	// handlesLimit bounds the wait for the address handles of inherited peers. Without them, only
-	// the first segment of a large frame is kept until its handle is there.
-	handlesLimit = 20 * time.Millisecond
-)
+// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
+// once, or drops what finds the socket full for 5 ms.
+const flushLimit = 20 * time.Millisecond
 
-// State is the part "interface" of a capsule, beside those of the TAP: what another process needs to continue an
-// interface.
+// State is what an interface needs to continue from another one: from that of another process, in the part "interface"
+// of a capsule, beside those of the TAP, or from one with another configuration.
 type State struct {
-	Carried
+	Adopted  bool              `json:"adopted"`
+	MTU      MTUState          `json:"mtu"`
+	Before   Before            `json:"before"`
 	QPN      hca.QPN           `json:"qpn"` // 0: it has no queue pair
 	Carrier  bool              `json:"carrier"`
 	Offloads Offloads          `json:"offloads"` // of the TAP
 	Peers    []neigh.PeerInfo  `json:"peers"`
 	Ladder   qprecovery.Handed `json:"ladder"`
-}
-
-// Carried is what an interface keeps when it continues in another process, or with another configuration.
-type Carried struct {
-	Adopted bool     `json:"adopted"`
-	MTU     MTUState `json:"mtu"`
-	Before  Before   `json:"before"`
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -53,31 +43,6 @@ type Before struct {
 	Filtered uint64           `json:"filtered"` // frames that their filters have dropped, which the kernel counts too
 	Resolved report.Histogram `json:"resolved"`
 	Recovery *report.Recovery `json:"recovery"`
-}
-
-// carry makes a new interface continue what another one has carried so far.
-func (f *Iface) carry(c Carried) {
-	f.host.adopted, f.host.mtu, f.before = c.Adopted, c.MTU, c.Before
-	f.host.rebuilt = c.MTU.Set != 0 // else ib0 was never examined
-}
-
-// awaitHandles waits until the data path can send to the inherited peers. It returns why a handle could not be destroyed.
-func (n *neighbours) awaitHandles() (failed error) {
-	for end := time.After(handlesLimit); n.table.Asked() > 0 || !n.table.Shown(); {
-		var due <-chan time.Time
-		if at, ok := n.table.NextDeadline(); ok {
-			due = time.After(time.Until(at))
-		}
-		select {
-		case r := <-n.att.ahResults():
-			failed = cmp.Or(failed, n.created(r))
-		case <-due:
-			n.step(neigh.Tick{})
-		case <-end:
-			return failed
-		}
-	}
-	return failed
 }
 
 // Parked is an interface whose Run waits, because another process may continue it. Meanwhile the host's
@@ -210,14 +175,24 @@ func (f *Iface) parkedState() (s State, err error) {
 		if err := f.lanes.hung(); err != nil {
 			return s, err
 		}
-		s.QPN = f.fabric.att.self.QPN
 	}
 	f.show(time.Now())
-	s.Carried = Carried{f.host.adopted, f.host.mtu, f.counted()}
+	s = f.state(f.host.tap.Counters())
 	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
-	s.Carrier, s.Offloads, s.Peers = f.host.monitor.lit(), f.fabric.onTAP, handedPeers(f.nbrs.table.Peers())
-	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
 	return s, nil
+}
+
+// state returns the state of an interface that moves nothing now. tap are its counts of the TAP that do not go on.
+func (f *Iface) state(tap link.Counters) (s State) {
+	s = State{
+		Adopted: f.host.adopted, MTU: f.host.mtu, Before: f.counted(tap), Carrier: f.host.monitor.lit(),
+		Offloads: f.fabric.onTAP, Peers: handedPeers(f.nbrs.table.Peers()),
+	}
+	if f.fabric.att != nil {
+		s.QPN = f.fabric.att.self.QPN
+	}
+	s.Ladder, _ = f.rec.ladder.HandOver(time.Now())
+	return s
 }
 
 // maxHeardHanded bounds the peers of an interface that are handed over without having been used. Anyone
@@ -251,10 +226,10 @@ func (f *Iface) drainSlow() {
 	}
 }
 
-// counted returns all counts so far. Frames that this process still keeps end with it, so they count
+// counted returns all counts so far. Frames that this interface still keeps end with it, so they count
 // as dropped.
-func (f *Iface) counted() Before {
-	s := f.statusWithoutKernel()
+func (f *Iface) counted(tap link.Counters) Before {
+	s := f.statusWithoutKernel(tap)
 	_, dropped := f.programs.counters()
 	return Before{
 		Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped,
@@ -281,17 +256,6 @@ func endingWith(c report.Counters) report.Totals {
 		t[left.becomes] = n
 	}
 	return t
-}
-
-// countedOnTAP is counted for an interface that continues on the same TAP, whose own counts go on. The
-// counts of its filter end with the filter.
-func (f *Iface) countedOnTAP() Before {
-	b, tap := f.counted(), report.Counters{}
-	filter, _ := f.programs.counters()
-	tap.Add("tap_", filter)
-	tap.AddTotals(f.before.TAP)
-	b.TAP = report.TotalsOf(tap)
-	return b
 }
 
 // Resume ends the parking: the interface continues where it stopped.
@@ -330,27 +294,9 @@ func Import(cfg config.Interface, s State, r *capsule.Reader, env Env) (*Iface, 
 	if s.Offloads.Got != tap.Offloads() {
 		s.Offloads = Offloads{} // they are set again
 	}
-	f, err := New(cfg, tap, env)
-	if err != nil {
-		return nil, errors.Join(err, tap.Close())
-	}
-	f.continues(s)
-	if cfg.EBPF {
-		f.attachPrograms(tap, env)
-	}
-	return f, nil
-}
-
-// continues takes over the state of another process, and shows it at once: Run may begin much later.
-func (f *Iface) continues(s State) {
-	f.carry(s.Carried)
-	f.inherited, f.fabric.qpn = true, s.QPN
-	f.host.monitor.wantCarrier, f.fabric.onTAP = s.Carrier, s.Offloads
-	f.host.assignment.raise, f.host.assignment.rising = false, false // the host may have set it down since
-	f.nbrs.step(neigh.Restored{Peers: s.Peers})
-	f.rec.ladder = qprecovery.InheritLadder(time.Now(), s.Ladder)
-	if s.QPN == 0 {
+	f, err := construct(cfg, tap, s, env)
+	if err == nil && s.QPN == 0 {
 		f.rec.beginStale(time.Now()) // there may be frames that the other process has not dropped yet
 	}
-	f.show(time.Now())
+	return f, err
 }

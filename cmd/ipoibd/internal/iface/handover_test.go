@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
@@ -16,6 +18,16 @@ import (
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 )
+
+// continued returns an interface that continues from a state.
+func continued(t *testing.T, tap *tap, dev *device.Device, s State) *Iface {
+	t.Helper()
+	f, err := construct(testConfig(), tap, s, Env{Device: dev, Journal: journal.New(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // A parked interface has nothing in flight, its state accounts for every frame, and it sends and receives
 // nothing. After Resume it continues with the same queue pair.
@@ -124,8 +136,7 @@ func TestR26WaitingInterfaceIsParked(t *testing.T) {
 		if err != nil || s.QPN != 0 || s.Ladder.State != qprecovery.Detached || !s.Ladder.NoCarrier || s.Ladder.Record == nil || len(s.Before.Recovery.History) != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
-		next := newIface(t, bareHost(t, a.fabric, 3).tap, a.dev, testConfig())
-		next.continues(s)
+		next := continued(t, bareHost(t, a.fabric, 3).tap, a.dev, s)
 		if r := next.Status().Recovery; r.State != "detached" || len(r.History) != 1 || !r.Since.Equal(s.Ladder.Record.Start) {
 			t.Errorf("before it runs, the interface that continues shows %+v", r)
 		}
@@ -181,8 +192,7 @@ func TestOffloadsAreHandedOver(t *testing.T) {
 				s.Offloads = Offloads{}
 			}
 			device, set := &tap{Fake: linktest.NewFake("ib0")}, false
-			next := newIface(t, device, a.dev, testConfig())
-			next.continues(s)
+			next := continued(t, device, a.dev, s)
 			if got, err := next.fabric.onTAP.use(&noting{device, &set}, want.Wanted); err != nil || got != want.Got || set == known {
 				t.Errorf("offloads known: %t; got %v, %v, set again: %t", known, got, err, set)
 			}

@@ -296,12 +296,22 @@ func (h *testHost) run() {
 func testConfig() config.Interface {
 	cfg := config.NewInterface()
 	cfg.SendWRs, cfg.RecvWRs = testSendWRs, 128
+	cfg.EBPF = false // none is loaded
 	return cfg
+}
+
+// onTAP returns a new interface on a TAP, with a lane for each queue.
+func onTAP(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
+	f, err := construct(cfg, tap, State{}, env)
+	if err == nil {
+		f.host.assignment.bringUp(cfg.Up)
+	}
+	return f, err
 }
 
 func newIface(t *testing.T, tap *tap, dev *device.Device, cfg config.Interface) *Iface {
 	t.Helper()
-	f, err := New(cfg, tap, Env{Device: dev, Journal: journal.New(), Log: quiet})
+	f, err := onTAP(cfg, tap, Env{Device: dev, Journal: journal.New(), Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

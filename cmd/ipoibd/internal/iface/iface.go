@@ -20,9 +20,7 @@ import (
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
-	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
-	"ipoibd/ud/vnet"
 )
 
 // Errors that end an interface.
@@ -57,8 +55,7 @@ type Iface struct {
 	slow    slowPath
 	reports pathReports
 
-	before    Before // what was counted before this one
-	inherited bool   // from another process, and there was no queue pair yet
+	before Before // what was counted before this one
 
 	programs programs
 	shown    shown
@@ -94,14 +91,11 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := New(cfg, tap, env)
+	f, err := construct(cfg, tap, State{Adopted: adopted}, env)
 	if err != nil {
-		return nil, errors.Join(err, tap.Close())
+		return nil, err
 	}
-	f.host.adopted = adopted
-	if cfg.EBPF {
-		f.attachPrograms(tap, env)
-	}
+	f.host.assignment.bringUp(cfg.Up)
 	return f, nil
 }
 
@@ -112,26 +106,26 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 // closed. f must not be used any more, except for its Status.
 func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	if env.Lanes != len(f.lanes.all) {
-		return nil, errors.Join(fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes.all)), f.Close())
+		err := fmt.Errorf("%d lanes on a TAP with %d queues", env.Lanes, len(f.lanes.all))
+		return nil, errors.Join(err, f.Close())
 	}
 	if err := f.programs.detach(f.host.tap); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	before := f.countedOnTAP()
-	f.programs.close()
-	next, err := New(cfg, f.host.tap, env)
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
+	s := f.state(link.Counters{}) // the TAP's own counts go on
+	s.Ladder = qprecovery.Handed{}
+	if cfg.Device != f.cfg.Device || cfg.Port != f.cfg.Port || cfg.PKey != f.cfg.PKey {
+		s.Peers = nil // others are on that link
 	}
-	next.carry(Carried{f.host.adopted, f.host.mtu, before})
+	f.programs.close()
+	next, err := construct(cfg, f.host.tap, s, env)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.MTU != f.cfg.MTU {
 		next.host.mtu.configure(cfg.MTU)
 	}
-	raise := cfg.Up && !f.cfg.Up // the operator may have set it down since
-	next.host.assignment.raise, next.host.assignment.rising = raise, raise
-	if cfg.EBPF {
-		next.attachPrograms(next.host.tap, env)
-	}
+	next.host.assignment.bringUp(cfg.Up && !f.cfg.Up) // the operator may have set it down since
 	return next, nil
 }
 
@@ -157,56 +151,48 @@ func peerBounds(runtime bool) neigh.Config {
 	return neigh.Config{}
 }
 
-// New returns an interface on a TAP that the caller opened.
-func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
+// construct returns an interface on a TAP, with a lane for each queue, that continues from a state. After an error the
+// TAP is closed.
+func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) {
 	want := port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}
+	var noGID error
 	if cfg.GID != "" {
-		gid, err := netip.ParseAddr(cfg.GID)
-		if err != nil {
-			return nil, fmt.Errorf("GID: %w", err)
+		if want.GID, noGID = netip.ParseAddr(cfg.GID); noGID != nil {
+			noGID = fmt.Errorf("GID: %w", noGID)
 		}
-		want.GID = gid
 	}
 	assigns, err := assignmentOf(cfg)
-	if err != nil {
-		return nil, err
-	}
 	known := &ud.Snapshot{}
+	slow := newSlowPath(known)
+	ls, noLanes := newLanes(laneSpec{cfg, slow, known}, tap.Queues())
+	if err := errors.Join(noGID, err, noLanes); err != nil {
+		return nil, errors.Join(err, tap.Close())
+	}
 	f := &Iface{
-		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow:    newSlowPath(known),
+		cfg: cfg, log: env.Log.With("interface", cfg.Name), lanes: ls, slow: slow, before: s.Before,
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.ending, f.ends = context.WithCancel(context.Background())
 	f.host = host{
-		log:        f.log,
-		tap:        tap,
-		worker:     newWorker(),
-		assignment: assignment{want: assigns, raise: cfg.Up, rising: cfg.Up},
+		log: f.log, tap: tap, lanes: ls, worker: newWorker(), assignment: assignment{want: assigns},
+		adopted: s.Adopted, mtu: s.MTU, rebuilt: s.MTU.Set != 0, // else ib0 was never examined
+		monitor: monitor{every: inspectEvery, wantCarrier: s.Carrier},
 	}
-	f.host.monitor.every = inspectEvery
 	if cfg.Netns != "" {
 		f.host.monitor.every = inspectSoon
 	}
-	if f.lanes, err = newLanes(laneSpec{cfg, f.slow, known}, tap.Queues()); err != nil {
-		return nil, err
-	}
-	f.host.lanes = f.lanes
 	f.host.checkSources()
 	f.fabric = fabric{
-		cfg: cfg, dev: env.Device, tap: tap, lanes: f.lanes, want: want, host: f.host.side(),
+		cfg: cfg, dev: env.Device, tap: tap, lanes: ls, want: want, onTAP: s.Offloads, qpn: s.QPN,
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
 	}
 	f.rec = recovery{
-		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: f.lanes, host: &f.host,
-		ladder: qprecovery.NewLadder(), err: errors.New("starting"),
+		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, host: &f.host,
+		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
-	f.nbrs = neighbours{
-		log: f.log, tap: tap, lanes: f.lanes, shown: known,
-		table:   neigh.New(peerBounds(env.Runtime)),
-		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
-		echoes:  echoes{},
-		strayed: make(chan struct{}, 1),
+	f.nbrs = newNeighbours(f.log, tap, ls, peerBounds(env.Runtime), s.Peers)
+	if cfg.EBPF {
+		f.programs.attach(env, tap, len(ls.all), f.log)
 	}
 	f.show(time.Now())
 	return f, nil

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 	"ipoibd/ud/vnet"
 )
@@ -21,6 +23,9 @@ const (
 	// strayInterval is how often the device is asked for stray datagrams while there are any. Their
 	// sender loses its frames until it is answered.
 	strayInterval = 50 * time.Millisecond
+	// handlesLimit bounds the wait for the address handles of restored peers. Without them, only
+	// the first segment of a large frame is kept until its handle is there.
+	handlesLimit = 20 * time.Millisecond
 )
 
 // neighbours is the shell of the peer table. It sends through the first lane, and writes to ib0 what the table has
@@ -41,10 +46,27 @@ type neighbours struct {
 	idle    bool          // the last DataIdle
 	echoes  echoes
 	replies []neigh.EchoReply // for Run: those that no ping waits for
+
+	restored bool // there are peers of an interface that this one continues, and nothing was sent to them yet
 }
 
-// use starts using an attachment, whose plan is believed, and announces its address.
-func (n *neighbours) use(a *attachment, believed port.Plan) {
+// newNeighbours returns a table with the peers of the interface that this one continues.
+func newNeighbours(log *slog.Logger, tap TAP, ls *lanes, bounds neigh.Config, peers []neigh.PeerInfo) neighbours {
+	n := neighbours{
+		log: log, tap: tap, lanes: ls, shown: ls.spec.peers, table: neigh.New(bounds),
+		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
+		strayed: make(chan struct{}, 1),
+		echoes:  echoes{},
+	}
+	if n.restored = len(peers) > 0; n.restored {
+		n.step(neigh.Restored{Peers: peers})
+	}
+	return n
+}
+
+// use starts using an attachment, whose plan is believed, and announces its address. It returns the error of
+// awaitHandles.
+func (n *neighbours) use(a *attachment, believed port.Plan) error {
 	n.att = a
 	n.announce(believed)
 	if n.strays.device != a.session {
@@ -53,6 +75,31 @@ func (n *neighbours) use(a *attachment, believed port.Plan) {
 		n.strays = strays{device: a.session, stop: stop}
 	}
 	n.strays.at = time.Now() // earlier strays count as well: they were sent to an earlier queue pair
+	return n.awaitHandles()
+}
+
+// awaitHandles waits until the data path can send to the restored peers, once. It returns why a handle could not be
+// destroyed.
+func (n *neighbours) awaitHandles() (failed error) {
+	if !n.restored {
+		return nil
+	}
+	n.restored = false
+	for end := time.After(handlesLimit); n.table.Asked() > 0 || !n.table.Shown(); {
+		var due <-chan time.Time
+		if at, ok := n.table.NextDeadline(); ok {
+			due = time.After(time.Until(at))
+		}
+		select {
+		case r := <-n.att.ahResults():
+			failed = cmp.Or(failed, n.created(r))
+		case <-due:
+			n.step(neigh.Tick{})
+		case <-end:
+			return failed
+		}
+	}
+	return failed
 }
 
 // announce gives the table the address and the limits of the queue pair.

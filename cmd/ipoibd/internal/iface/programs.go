@@ -2,6 +2,7 @@ package iface
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"ipoibd/bpf"
@@ -17,18 +18,18 @@ type programs struct {
 	why    error // there are none
 }
 
-// attachPrograms attaches programs to a TAP. If that fails, the interface works without them.
-func (f *Iface) attachPrograms(tap TAP, env Env) {
-	if err := f.programs.attach(env.Programs, tap, len(f.lanes.all)); err != nil {
+// attach attaches programs to a TAP. If that fails, the interface works without them.
+func (p *programs) attach(env Env, tap TAP, queues int, log *slog.Logger) {
+	if err := p.load(env.Programs, tap, queues); err != nil {
 		env.NoBPF.Do(func() {
 			// Containers usually lack the privileges. The status has the reason, and doctor a hint.
-			f.log.Debug("eBPF is not available: "+
+			log.Debug("eBPF is not available: "+
 				"the daemon itself drops frames that IPoIB cannot carry, and wakes up for each", "reason", err)
 		})
 	}
 }
 
-func (p *programs) attach(loaded *bpf.Programs, tap TAP, queues int) (err error) {
+func (p *programs) load(loaded *bpf.Programs, tap TAP, queues int) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer func() { p.why = err }()

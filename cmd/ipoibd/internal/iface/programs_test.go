@@ -64,7 +64,7 @@ func TestProgramsOfAnInterface(t *testing.T) {
 	}
 	var p programs
 	tap := fakePrograms{got: link.NoPrograms}
-	if err := p.attach(loaded, &tap, 1); err != nil {
+	if err := p.load(loaded, &tap, 1); err != nil {
 		t.Fatal(err)
 	}
 	if tap.got.Filter < 0 || tap.got.Steering < 0 || tap.onWait == nil || tap.onWake == nil {
@@ -92,11 +92,11 @@ func TestProgramsOfAnInterface(t *testing.T) {
 	}
 	tap.err = link.ErrGone
 	for range 2 { // the filter is given back
-		if err := p.attach(loaded, &tap, 1); !errors.Is(err, link.ErrGone) || p.filter != nil {
-			t.Errorf("attach = %v; %v", err, p.filter)
+		if err := p.load(loaded, &tap, 1); !errors.Is(err, link.ErrGone) || p.filter != nil {
+			t.Errorf("load = %v; %v", err, p.filter)
 		}
 	}
-	if err := p.attach(nil, &tap, 1); !errors.Is(err, bpf.ErrNotLoaded) || p.lacking() != err.Error() {
-		t.Errorf("attach = %v; lacking: %s", err, p.lacking())
+	if err := p.load(nil, &tap, 1); !errors.Is(err, bpf.ErrNotLoaded) || p.lacking() != err.Error() {
+		t.Errorf("load = %v; lacking: %s", err, p.lacking())
 	}
 }

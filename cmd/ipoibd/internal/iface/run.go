@@ -28,9 +28,8 @@ func (f *Iface) run(ctx context.Context) error {
 	}
 	views, unsubscribe := f.fabric.dev.Subscribe()
 	defer unsubscribe()
-	if f.inherited {
-		f.host.tap.Own()
-	}
+	f.host.tap.Own()
+	f.fabric.host = f.host.side()
 	f.fabric.worker.start()
 	f.host.worker.start()
 	defer f.wind()
@@ -134,15 +133,11 @@ func (f *Iface) passOn() {
 			if event.newPlan {
 				f.refit()
 			}
-			switch believed := f.reports.believed(a.plan); {
-			case event.isNew:
-				f.nbrs.use(a, believed)
+			believed := f.reports.believed(a.plan)
+			if event.isNew {
 				f.host.neighbours(f.nbrs.hostNeighbours)
-				if f.inherited {
-					f.fabric.requestResetIfStuck(f.nbrs.awaitHandles())
-					f.inherited = false
-				}
-			default:
+				f.fabric.requestResetIfStuck(f.nbrs.use(a, believed))
+			} else {
 				f.nbrs.announce(believed)
 			}
 			if event.then != nil {

@@ -18,7 +18,7 @@ func TestFirstStartIsLogged(t *testing.T) {
 		h.stopInterface()
 		var log bytes.Buffer
 		var err error
-		h.iface, err = New(testConfig(), h.tap, Env{Device: h.dev, Journal: journal.New(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		h.iface, err = onTAP(testConfig(), h.tap, Env{Device: h.dev, Journal: journal.New(), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,7 @@ type snapshot struct {
 // for each peer, or publishRest while nothing happens. If it is older (see its Time), Run's
 // goroutine hangs.
 func (f *Iface) Status() report.Interface {
-	s := f.statusWithoutKernel()
+	s := f.statusWithoutKernel(f.host.tap.Counters())
 	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone, or the kernel does not answer
 		_, dropped := f.programs.counters()
 		// The kernel also counts what the filter dropped.
@@ -76,7 +76,7 @@ func (f *Iface) Status() report.Interface {
 }
 
 // statusWithoutKernel is Status without the kernel's counters, and without netlink.
-func (f *Iface) statusWithoutKernel() report.Interface {
+func (f *Iface) statusWithoutKernel(tap link.Counters) report.Interface {
 	last := f.shown.snapshot.Load()
 	s := last.Interface
 	s.Peers = reportPeers(last.peers)
@@ -86,7 +86,7 @@ func (f *Iface) statusWithoutKernel() report.Interface {
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
 	s.NoEBPF = f.programs.lacking()
 	filter, _ := f.programs.counters()
-	s.Kernel.Add("tap_", tapCounters(f.host.tap.Counters()))
+	s.Kernel.Add("tap_", tapCounters(tap))
 	s.Kernel.Add("tap_", filter)
 	s.Kernel.AddTotals(f.before.TAP)
 	s.Drops = s.Counters.Drops() + s.Kernel.Drops()
@@ -162,7 +162,7 @@ func kernelCounters(k link.KernelCounters) []hca.Counter {
 // one, or publishRest. Run's goroutine calls it after each event.
 func (f *Iface) publish(now time.Time) {
 	s := f.shown.snapshot.Load()
-	state, reason := f.state()
+	state, reason := f.condition()
 	a := f.fabric.att
 	same := s.State == state && s.Reason == reason && s.Carrier == f.host.now.Carrier &&
 		s.Recovery.State == f.rec.ladder.State().String()
@@ -194,7 +194,7 @@ func (f *Iface) show(now time.Time) {
 	eventsLost := slices.ContainsFunc(f.lanes.all, func(l *lane) bool { return l.detector.EventsLost() })
 	s.Notices = f.host.mtuReport.notices(eventsLost)
 	s.Notice = s.Notices.Text()
-	s.State, s.Reason = f.state()
+	s.State, s.Reason = f.condition()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {
 		s.Since = last.Since
 	}
@@ -238,8 +238,8 @@ func (f *Iface) show(now time.Time) {
 	f.shown.at = now.Add(publishRest)
 }
 
-// state returns the state and its reason.
-func (f *Iface) state() (state, reason string) {
+// condition returns the state and its reason.
+func (f *Iface) condition() (state, reason string) {
 	ladder := f.rec.ladder.State()
 	switch {
 	case f.shown.ended && f.end != nil:

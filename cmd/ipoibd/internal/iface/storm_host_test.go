@@ -135,7 +135,7 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	cfg := testConfig()
 	cfg.Name = "ib_" + h.name
 	var err error
-	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet, Lanes: lanes}); err != nil {
+	if h.iface, err = onTAP(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet, Lanes: lanes}); err != nil {
 		s.Fatal(err)
 	}
 	x.hca, x.slot, x.ladder = under, slot, recordLadder(h.iface)

@@ -22,7 +22,7 @@ func (f *Iface) Change(ctx context.Context, cfg config.Interface) error {
 	if err := f.do(ctx, func() {
 		if cfg.MTU != f.cfg.MTU {
 			f.host.mtu.configure(cfg.MTU)
-			f.refit()
+			f.fit()
 		}
 		a, rises := &f.host.assignment, cfg.Up && !f.host.now.Up
 		a.want, a.raise, a.rising = want, rises && (!f.cfg.Up || a.raise), rises && (!f.cfg.Up || a.rising)

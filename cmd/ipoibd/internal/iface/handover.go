@@ -18,10 +18,6 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
-// once, or drops what finds the socket full for 5 ms.
-const flushLimit = 20 * time.Millisecond
-
 // State is what an interface needs to continue from another one: from that of another process, in the part "interface"
 // of a capsule, beside those of the TAP, or from one with another configuration.
 type State struct {
@@ -89,8 +85,8 @@ func (p *Parked) wait(reply chan<- error) {
 	p.stale = p.f.lanes.all[0].stale.running
 	p.f.lanes.discard(false)
 	err := p.f.lanes.hold()
-	if err == nil {
-		err = p.f.flush()
+	if err == nil && p.f.fabric.att != nil {
+		err = p.f.lanes.flush(p.f.log)
 	}
 	if err != nil {
 		p.f.rec.hung(err)
@@ -131,62 +127,42 @@ func (f *Iface) unsettled() error {
 	return fmt.Errorf("%w: the interface is recovering: %s", ErrUnsettled, r.ladder.State())
 }
 
-// flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
-// error of a device that hangs.
-func (f *Iface) flush() error {
-	if f.fabric.att == nil {
-		return nil
-	}
-	for _, l := range f.lanes.all {
-		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
-		if err != nil {
-			f.log.Warn("cannot complete the posted sends before the hand-over; they count as dropped", "err", err)
-		}
-		if l.lost != nil {
-			return l.lost
-		}
-	}
-	return nil
-}
-
 // Export completes what has arrived, and puts what another process needs to continue the interface into a
 // capsule. The device no longer receives. No frame is on its way through this process afterwards, except
 // those that it has counted as dropped in the state, which Export also returns.
 func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 	p.do(func() {
-		if s, err = p.f.parkedState(); err == nil {
-			w.Put("interface", s)
-			p.f.host.tap.Export(w)
+		f := p.f
+		if f.fabric.att != nil {
+			f.rec.hung(f.lanes.halt())
+			f.lanes.deliver(f.log)
+			f.nbrs.drain(f.slow)
+			f.rec.hung(f.lanes.flush(f.log))
+			if err = f.lanes.hung(); err != nil {
+				return
+			}
 		}
+		f.show(time.Now())
+		s = f.state(f.host.tap.Counters())
+		s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
+		w.Put("interface", s)
+		f.host.tap.Export(w)
 	})
 	return s, err
 }
 
-func (f *Iface) parkedState() (s State, err error) {
-	if f.fabric.att != nil {
-		f.rec.hung(f.lanes.halt())
-		for _, l := range f.lanes.all {
-			if err := l.call(l.fetcher, l.rx.Flush); err != nil {
-				f.log.Warn("cannot deliver all received packets before the hand-over", "err", err)
-			}
-		}
-		f.drainSlow()
-		f.rec.hung(f.flush())
-		if err := f.lanes.hung(); err != nil {
-			return s, err
-		}
-	}
-	f.show(time.Now())
-	s = f.state(f.host.tap.Counters())
-	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
-	return s, nil
-}
-
-// state returns the state of an interface that moves nothing now. tap are its counts of the TAP that do not go on.
-func (f *Iface) state(tap link.Counters) (s State) {
-	s = State{
-		Adopted: f.host.adopted, MTU: f.host.mtu, Before: f.counted(tap), Carrier: f.host.monitor.lit(),
-		Offloads: f.fabric.onTAP, Peers: handedPeers(f.nbrs.table.Peers()),
+// state returns the state of an interface that moves nothing now. The frames that it still keeps end with it, so they
+// count as dropped. tap are its counts of the TAP that do not go on.
+func (f *Iface) state(tap link.Counters) State {
+	now := f.statusWithoutKernel(tap)
+	_, filtered := f.programs.counters()
+	s := State{
+		Adopted: f.host.adopted, MTU: f.host.mtu, Carrier: f.host.monitor.lit(), Offloads: f.fabric.onTAP,
+		Peers: handedPeers(f.nbrs.table.Peers()),
+		Before: Before{
+			Counters: endingWith(now.Counters), TAP: report.TotalsOf(now.Kernel), Filtered: f.before.Filtered + filtered,
+			Resolved: now.Resolved, Recovery: now.Recovery,
+		},
 	}
 	if f.fabric.att != nil {
 		s.QPN = f.fabric.att.self.QPN
@@ -208,33 +184,6 @@ func handedPeers(all []neigh.PeerInfo) []neigh.PeerInfo {
 		}
 		return !p.Used && heard > maxHeardHanded
 	})
-}
-
-// drainSlow handles what waits for the slow path.
-func (f *Iface) drainSlow() {
-	for {
-		select {
-		case it := <-f.slow.host.ready:
-			f.nbrs.fromHost(f.slow.host, it)
-		case it := <-f.slow.first.ready:
-			f.nbrs.fromFabric(f.slow.first, it)
-		case it := <-f.slow.fabric.ready:
-			f.nbrs.fromFabric(f.slow.fabric, it)
-		default:
-			return
-		}
-	}
-}
-
-// counted returns all counts so far. Frames that this interface still keeps end with it, so they count
-// as dropped.
-func (f *Iface) counted(tap link.Counters) Before {
-	s := f.statusWithoutKernel(tap)
-	_, dropped := f.programs.counters()
-	return Before{
-		Counters: endingWith(s.Counters), TAP: report.TotalsOf(s.Kernel), Filtered: f.before.Filtered + dropped,
-		Resolved: s.Resolved, Recovery: s.Recovery,
-	}
 }
 
 // endingWith returns the totals of what ends with these counts: the frames that it still keeps count

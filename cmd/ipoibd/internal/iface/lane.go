@@ -3,6 +3,7 @@ package iface
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -176,6 +177,34 @@ func (ls *lanes) hung() error {
 		}
 	}
 	return nil
+}
+
+// flushLimit bounds the wait for the completions of what was posted: the software HCA sends at
+// once, or drops what finds the socket full for 5 ms.
+const flushLimit = 20 * time.Millisecond
+
+// flush completes what was posted to the queue pair. The transmit pumps are halted. It returns the
+// error of a device that hangs.
+func (ls *lanes) flush(log *slog.Logger) error {
+	for _, l := range ls.all {
+		err := l.call(l.sender, func() error { return l.tx.Flush(time.Now().Add(flushLimit)) })
+		if err != nil {
+			log.Warn("cannot complete the posted sends before the hand-over; they count as dropped", "err", err)
+		}
+		if l.lost != nil {
+			return l.lost
+		}
+	}
+	return nil
+}
+
+// deliver passes on what has arrived. All pumps are halted.
+func (ls *lanes) deliver(log *slog.Logger) {
+	for _, l := range ls.all {
+		if err := l.call(l.fetcher, l.rx.Flush); err != nil {
+			log.Warn("cannot deliver all received packets before the hand-over", "err", err)
+		}
+	}
 }
 
 // detach takes back all posted requests and counts them as dropped.

@@ -225,6 +225,22 @@ func (n *neighbours) fromFabric(q slowQueue, it *slowItem) {
 	q.done(it)
 }
 
+// drain handles everything that waits for the slow path.
+func (n *neighbours) drain(s slowPath) {
+	for {
+		select {
+		case it := <-s.host.ready:
+			n.fromHost(s.host, it)
+		case it := <-s.first.ready:
+			n.fromFabric(s.first, it)
+		case it := <-s.fabric.ready:
+			n.fromFabric(s.fabric, it)
+		default:
+			return
+		}
+	}
+}
+
 // sendHost writes a frame of the slow path to the TAP, which counts what the
 // kernel refuses.
 func (n *neighbours) sendHost(frame []byte) {

@@ -15,7 +15,7 @@ import (
 )
 
 // pathReports decides which reports of narrow paths an interface believes. Anyone can forge a report, so the peer
-// is sent echo requests first, as long as the interface would send without it. It is pure.
+// is sent echo requests first, as long as the interface would send without it. All but answered is pure.
 //
 //	the device says          | then
 //	wider, or it is a route  | in force at once
@@ -111,23 +111,28 @@ func (p *pathReports) refutes(now time.Time, r neigh.EchoReply) (to hca.PathLimi
 	return to, true
 }
 
-// fit adapts the MTU to a plan, as far as that is believed.
-func (f *Iface) fit(plan port.Plan) {
-	f.reports.judge(time.Now(), plan.Path, rand.Uint64(), func() bool {
-		exceeds := f.trial(plan, plan.Path)+ipoib.HeaderLen > plan.Path.Carries
-		return exceeds && len(peersAt(plan.Path.To, f.nbrs.table.Peers())) > 0
-	})
-	f.host.fitMTU(f.reports.believed(plan))
-}
-
 // trial returns the size of a packet that shows whether a claim is wrong: the MTU in use or, for the claim in
 // force, that without it.
-func (f *Iface) trial(plan port.Plan, claim hca.PathLimit) int {
+func (p *pathReports) trial(plan port.Plan, claim hca.PathLimit, mtu *MTUState) int {
 	largest := plan.ReceiveMTU()
-	if claim != f.reports.inForce {
-		largest = f.reports.believed(plan).MTU()
+	if claim != p.inForce {
+		largest = p.believed(plan).MTU()
 	}
-	return f.host.mtu.wanted(largest)
+	return mtu.wanted(largest)
+}
+
+// fit adapts the MTU to the plan in use or about to be used, if there is one, as far as that is believed.
+func (f *Iface) fit() {
+	a := f.fabric.held()
+	if a == nil {
+		return
+	}
+	path := a.plan.Path
+	f.reports.judge(time.Now(), path, rand.Uint64(), func() bool {
+		exceeds := f.reports.trial(a.plan, path, &f.host.mtu)+ipoib.HeaderLen > path.Carries
+		return exceeds && len(peersAt(path.To, f.nbrs.table.Peers())) > 0
+	})
+	f.host.fitMTU(f.reports.believed(a.plan))
 }
 
 // examine asks the peer behind a path that is reported as narrow, if that is due.
@@ -138,13 +143,13 @@ func (f *Iface) examine(now time.Time) {
 		return // the next plan is judged anyway
 	}
 	if changed {
-		f.refit()
+		f.fit()
 		f.nbrs.announce(f.reports.believed(a.plan))
 	}
 	if !ask {
 		return
 	}
-	r.size = f.trial(a.plan, r.claim)
+	r.size = r.trial(a.plan, r.claim, &f.host.mtu)
 	if r.size+ipoib.HeaderLen <= r.claim.Carries { // the operator has lowered the MTU since
 		r.rest(now)
 		return
@@ -167,18 +172,17 @@ func peersAt(to netip.Addr, peers []neigh.PeerInfo) []neigh.PeerInfo {
 	return peers
 }
 
-// answered has the device ignore a report that an answer refutes.
-func (f *Iface) answered(reply neigh.EchoReply) {
-	path, refuted := f.reports.refutes(time.Now(), reply)
-	a := f.fabric.att
+// answered has the device of an attachment, if there is one, ignore a report that an answer refutes.
+func (p *pathReports) answered(now time.Time, a *attachment, reply neigh.EchoReply, log *slog.Logger) {
+	path, refuted := p.refutes(now, reply)
 	if !refuted || a == nil {
 		return
 	}
 	level := slog.LevelDebug
-	if now := time.Now(); f.reports.warned.IsZero() || now.Sub(f.reports.warned) >= warnEvery {
-		level, f.reports.warned = slog.LevelWarn, now
+	if p.warned.IsZero() || now.Sub(p.warned) >= warnEvery {
+		level, p.warned = slog.LevelWarn, now
 	}
-	f.log.Log(context.Background(), level,
+	log.Log(context.Background(), level,
 		"ignoring a router's report of a narrow path, which may be forged: a longer packet has passed",
 		"peer", path.To, "path_mtu", path.MTU, "size", reply.Size)
 	hca.RefutePath(a.session, path.To, reply.Size+ipoib.HeaderLen)

@@ -58,7 +58,7 @@ func (r *recovery) reconcile() {
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	err := r.fabric.open(to, gen, func(a *attachment, err error) { r.came(a, op, err) })
 	if err == nil {
-		r.tell(comes{to.plan})
+		r.tell(comes{})
 	}
 	return err
 }

@@ -59,7 +59,7 @@ type carrier interface {
 
 // The events of a recovery. Run passes them on to the host's side and to the peer table.
 type (
-	comes struct{ plan port.Plan } // an attachment is being opened
+	comes struct{} // an attachment is being opened
 	// attached: there is another attachment, or its address or its plan has changed. Then goes on once the others
 	// know that; nil: with nothing.
 	attached struct {

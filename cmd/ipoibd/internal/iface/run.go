@@ -52,7 +52,7 @@ func (f *Iface) run(ctx context.Context) error {
 		case then := <-listen(&now, f.host.worker.results):
 			f.host.worker.took(then)
 			if f.host.mtu.Fresh { // the operator has changed it
-				f.refit()
+				f.fit()
 			}
 		case then := <-listen(&now, f.fabric.worker.results):
 			f.fabric.worker.took(then)
@@ -108,7 +108,7 @@ func (f *Iface) do(ctx context.Context, what func()) error {
 // expire does what is due.
 func (f *Iface) expire(now time.Time) {
 	if due(&f.host.narrow.until, now) {
-		f.refit()
+		f.fit()
 	}
 	if f.host.expire(now) {
 		f.host.unresolved(f.nbrs.hostAsks)
@@ -128,10 +128,10 @@ func (f *Iface) passOn() {
 		a := f.fabric.att
 		switch event := event.(type) {
 		case comes:
-			f.fit(event.plan)
+			f.fit()
 		case attached:
 			if event.newPlan {
-				f.refit()
+				f.fit()
 			}
 			believed := f.reports.believed(a.plan)
 			if event.isNew {
@@ -153,7 +153,7 @@ func (f *Iface) passOn() {
 		}
 	}
 	for _, r := range f.nbrs.replies {
-		f.answered(r)
+		f.reports.answered(time.Now(), f.fabric.att, r, f.log)
 	}
 	f.nbrs.replies = f.nbrs.replies[:0]
 }
@@ -163,15 +163,8 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	f.fabric.host = f.host.side()
-	f.refit()
+	f.fit()
 	f.nbrs.hostChanged(old, f.host.now, f.host.ownAddrs())
-}
-
-// refit adapts the MTU to the plan in use, if there is one.
-func (f *Iface) refit() {
-	if a := f.fabric.att; a != nil {
-		f.fit(a.plan)
-	}
 }
 
 // lost returns what became of an interface that netlink no longer shows: its TAP still

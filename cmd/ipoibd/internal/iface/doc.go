@@ -30,22 +30,37 @@
 //
 // # Parts
 //
-//	type       | file                      | purpose
-//	Iface      | iface.go, run.go          | Run
-//	host       | host.go, mtu.go           | TAP, carrier, MTU
-//	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
-//	recovery   | recovery.go, fabric.go,   | shell of the ladder; compares host and device;
-//	           | attachment.go             | opens and closes the queue pair
-//	neighbours | neighbours.go             | peer table
-//	worker     | worker.go                 | runs calls that may block
-//	programs   | programs.go               | eBPF programs of the TAP, and their counts
-//	Parked     | handover.go               | hands the interface over to another process
+// No part knows the interface. Each has what it needs, and Run passes on what one has for another:
+//
+//	Run ---+-------------+--------------+-----------+
+//	       |             |              |           |
+//	      host <-----+ neighbours    recovery    reports
+//	       |  carrier|   |           |  |
+//	       |         +---|-----------+  fabric --> attachment --> session
+//	       |             |              |
+//	       +-----------> lanes <--------+
+//
+//	part       | file                        | has                          | tells Run
+//	host       | host.go, mtu.go,            | TAP, carrier, MTU, addresses | results of its worker
+//	           | assignment.go, sources.go   |                              |
+//	lanes      | lane.go, pump.go, record.go | rings, CQs, pumps, freeze    | signals: faults, pumps that failed,
+//	           |                             | detectors, captures          | the end of a rest
+//	fabric     | fabric.go, attachment.go    | sessions, the queue pair     | results of its worker
+//	recovery   | recovery.go, reconcile.go,  | the ladder; compares host    | comes, attached, up, detached, tooLong
+//	           | freeze.go                   | and device                   |
+//	neighbours | neighbours.go, echo.go      | peer table, pings, strays    | answers that no ping waits for
+//	reports    | pathreports.go              | narrow paths, as believed    | what to ask, what is refuted
+//	programs   | programs.go                 | eBPF programs of the TAP     |
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and the
 // freeze detectors get their samples, while a device hangs. Halting a pump that hangs in a post or a poll
 // delays Run by at most a second. There are two workers, which
-// run their jobs one after the other: the worker of recovery calls the verbs and owns the
+// run their jobs one after the other: the worker of fabric calls the verbs and owns the
 // endpoint, the worker of host calls netlink. A job returns a function, which Run then calls.
+//
+// A recovery switches the carrier itself, since that must not wait until it has halted the lanes. What else follows
+// from its steps, Run does after them: it fits the MTU, gives the peer table the address of the queue pair, and only
+// then lets the recovery start the pumps.
 //
 // # Up and down
 //
@@ -113,14 +128,18 @@
 // The ladder is idle while the interface goes down or starts again for a reason other than a
 // fault: ib0 down, a changed plan of the port, an inactive port.
 //
-// # Hand-over
+// # Hand-over and rebuild
 //
 // Another process may take over the interface. Park makes Run wait inside a call, with the transmit
-// pumps halted and nothing posted; the device stops receiving; then State delivers what has arrived
-// and returns what the other process needs. Nothing was closed, so Resume continues at once. After
-// Leave, Run ends without an effect on ib0. Inherit makes the interface of the other process: its
+// pumps halted and nothing posted; the device stops receiving; then Export delivers what has arrived
+// and returns the State that the other process needs. Nothing was closed, so Resume continues at once. After
+// Leave, Run ends without an effect on ib0. Import makes the interface of the other process: its
 // queue pair gets the same number, and its peer table the same peers. The device receives once the
 // queue pairs have receives, and the host's frames are read once the handles of the peers are there.
+//
+// Rebuild gives an interface another configuration. The new one continues from the same State, without the number and
+// the ladder of the queue pair, which is closed, and without the peers if it is on another port or in another
+// partition.
 //
 // # MTU
 //

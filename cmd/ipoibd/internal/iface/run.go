@@ -68,6 +68,7 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.reconcile()
 		case <-listen(&now, f.lanes.signals.stirred):
 			f.rec.stir(time.Now())
+			f.passOn()
 			f.nbrs.rest()
 		case <-listen(&now, f.nbrs.strayed):
 			f.nbrs.planStrays(time.Now())

@@ -42,7 +42,7 @@
 //
 //	part       | file                        | has                          | tells Run
 //	host       | host.go, mtu.go,            | TAP, carrier, MTU, addresses | results of its worker
-//	           | assignment.go, sources.go   |                              |
+//	           | assignment.go               |                              |
 //	lanes      | lane.go, pump.go, record.go | rings, CQs, pumps, freeze    | signals: faults, pumps that failed,
 //	           |                             | detectors, captures          | the end of a rest
 //	fabric     | fabric.go, attachment.go    | sessions, the queue pair     | results of its worker

@@ -103,22 +103,6 @@ func (h *host) side() (s hostSide) {
 	return s
 }
 
-// neighbours has the worker read the host's neighbours for the function then.
-func (h *host) neighbours(then func([]link.Neighbour, error)) {
-	h.worker.do(func() func() {
-		list, err := h.tap.Neighbours()
-		return func() { then(list, err) }
-	})
-}
-
-// unresolved has the worker read the addresses that the host waits for, for the function then.
-func (h *host) unresolved(then func([]netip.Addr, error)) {
-	h.worker.do(func() func() {
-		targets, err := h.tap.Unresolved()
-		return func() { then(targets, err) }
-	})
-}
-
 // changed records a state of ib0 that the kernel has reported. It may be older than the MTU and the carrier that
 // the worker has set since, or is about to set. So an inspection, which comes after those settings, decides what
 // is a request of the operator.
@@ -225,12 +209,9 @@ func (h *host) inspect() {
 		return
 	}
 	h.inspecting++
-	h.worker.do(func() func() {
-		found, err := h.tap.Inspect()
-		return func() {
-			h.inspecting--
-			h.inspected(found, err, time.Now())
-		}
+	ask(&h.worker, h.tap.Inspect, func(found link.Findings, err error) {
+		h.inspecting--
+		h.inspected(found, err, time.Now())
 	})
 }
 

@@ -3,7 +3,6 @@ package iface
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/diagnose"
@@ -90,9 +89,24 @@ func (h *host) setMTU(mtu int) {
 
 // reportMTU updates the report about the MTU, and warns about traffic that is lost from now on.
 func (h *host) reportMTU() {
-	was := h.mtuReport
-	h.mtuReport = reportMTU(h.plan, h.now.MTU)
-	h.mtuReport.log(h.log, h.now.MTU, was)
+	was, mtu := h.mtuReport, h.now.MTU
+	r := mtuReport{below: mtu < minIPv6MTU}
+	if h.plan.Path.To.IsValid() && mtu >= h.plan.MTU() {
+		r.path = h.plan.Path
+	}
+	if !h.plan.Fits(mtu) {
+		r.exceeded = h.plan.Path
+	}
+	if r.below && !was.below {
+		h.log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
+	}
+	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
+		h.log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may "+
+			"be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what "+
+			"fits, or raise that of the path",
+			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
+	}
+	h.mtuReport = r
 }
 
 // refused handles a packet of size bytes that the port has refused as too long (LOC_LEN_ERR): it
@@ -111,31 +125,6 @@ func (h *host) refused(size int) {
 	n.until, n.to = time.Now().Add(n.pause), fits
 	for _, l := range h.lanes.all {
 		l.tx.SetMTU(fits, h.plan.ReceiveMTU())
-	}
-}
-
-// reportMTU returns the report about an interface with an MTU.
-func reportMTU(plan port.Plan, mtu int) (r mtuReport) {
-	r.below = mtu < minIPv6MTU
-	if plan.Path.To.IsValid() && mtu >= plan.MTU() {
-		r.path = plan.Path
-	}
-	if !plan.Fits(mtu) {
-		r.exceeded = plan.Path
-	}
-	return r
-}
-
-// log warns about traffic that is lost, when that begins.
-func (r *mtuReport) log(log *slog.Logger, mtu int, was mtuReport) {
-	if r.below && !was.below {
-		log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
-	}
-	if r.exceeded != was.exceeded && r.exceeded.To.IsValid() {
-		log.Warn("the path to a peer carries less than the interface's MTU, according to a router, whose report may "+
-			"be forged, so large packets may be lost; if 'ipoibd ping --sweep' confirms it, lower the MTU to what "+
-			"fits, or raise that of the path",
-			"mtu", mtu, "fits", r.exceeded.Carries-ipoib.HeaderLen, "peer", r.exceeded.To, "path_mtu", r.exceeded.MTU)
 	}
 }
 

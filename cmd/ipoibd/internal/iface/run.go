@@ -112,7 +112,7 @@ func (f *Iface) expire(now time.Time) {
 		f.fit()
 	}
 	if f.host.expire(now) {
-		f.host.unresolved(f.nbrs.hostAsks)
+		ask(&f.host.worker, f.host.tap.Unresolved, f.nbrs.hostAsks)
 	}
 	f.rec.expire(now)
 	f.passOn()
@@ -136,7 +136,7 @@ func (f *Iface) passOn() {
 			}
 			believed := f.reports.believed(a.plan)
 			if event.isNew {
-				f.host.neighbours(f.nbrs.hostNeighbours)
+				ask(&f.host.worker, f.host.tap.Neighbours, f.nbrs.hostNeighbours)
 				f.fabric.requestResetIfStuck(f.nbrs.use(a, believed))
 			} else {
 				f.nbrs.announce(believed)

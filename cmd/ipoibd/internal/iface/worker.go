@@ -36,6 +36,14 @@ func (w *worker) do(j job) {
 	w.jobs <- j
 }
 
+// ask runs a question on a worker, and then passes the answer on.
+func ask[T any](w *worker, question func() (T, error), then func(T, error)) {
+	w.do(func() func() {
+		answer, err := question()
+		return func() { then(answer, err) }
+	})
+}
+
 // took handles a result and starts the next job.
 func (w *worker) took(then func()) {
 	if w.busy--; len(w.waiting) > 0 {

@@ -102,3 +102,35 @@ func TestR08DeadLaneIsProven(t *testing.T) {
 		})
 	}
 }
+
+// A lane that hangs in the device drops the host's frames until another one replaces it. All that it has read are
+// counted.
+func TestRenewedLaneCountsWhatWasDiscarded(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		mac, _ := a.neighbour(b.ip)
+		read := func() uint64 { return count(a.status(), "tx_read") - a.tap.Counters().Read }
+		before := read()
+		a.onRun(func(f *Iface) {
+			if err := f.lanes.halt(); err != nil {
+				t.Fatal(err)
+			}
+			for range 200 {
+				for range 34 {
+					a.sendIP(mac, b.ip, 100, 1)
+				}
+				f.lanes.discard(true)
+				f.lanes.all[0].lost = hca.ErrStuck
+				if err := f.lanes.renew(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.lanes.discard(true)
+		})
+		synctest.Wait()
+		if after := read(); after != before {
+			t.Errorf("%d frames were read and not counted", before-after)
+		}
+		a.deviceReset()
+	})
+}

@@ -308,11 +308,11 @@ func (ls *lanes) renew() error {
 			return err
 		}
 		next.tx.SetSources(ls.sources)
+		stale := l.stale.running
+		l.discard(false) // before its counts are read
 		counters := report.Counters{}
 		l.count(counters)
 		next.before = endingWith(counters)
-		stale := l.stale.running
-		l.discard(false)
 		ls.records.mu.Lock()
 		ls.all[i] = next
 		ls.useRecorders()

@@ -42,11 +42,12 @@ type Before struct {
 }
 
 // Parked is an interface whose Run waits, because another process may continue it. Meanwhile the host's
-// frames stay in the TAP. One goroutine calls Export, and then either Resume or Leave.
+// frames stay in the TAP. One goroutine, which owns the interface in Run's place, calls Export, and then either Resume
+// or Leave.
 type Parked struct {
 	f     *Iface
-	calls chan func() // Run calls them; closed: it continues
-	stale bool        // the host's frames were being dropped
+	over  chan struct{} // closed: Run continues
+	stale bool          // the host's frames were being dropped
 }
 
 // CanPark returns nil if Park would stop the interface now. It stops nothing. Errors: ErrUnsettled with the
@@ -61,7 +62,7 @@ func (f *Iface) CanPark(ctx context.Context) (err error) {
 // Park stops Run unless a recovery or other work is under way, and completes what was posted. From
 // then on the interface sends nothing, but still receives. Errors: those of CanPark.
 func (f *Iface) Park(ctx context.Context) (*Parked, error) {
-	p := &Parked{f: f, calls: make(chan func())}
+	p := &Parked{f: f, over: make(chan struct{})}
 	reply := make(chan error, 1)
 	select {
 	case f.queries <- func() { p.wait(reply) }:
@@ -95,16 +96,7 @@ func (p *Parked) wait(reply chan<- error) {
 		return
 	}
 	reply <- nil
-	for call := range p.calls {
-		call()
-	}
-}
-
-// do calls a function on Run's goroutine.
-func (p *Parked) do(call func()) {
-	done := make(chan struct{})
-	p.calls <- func() { defer close(done); call() }
-	<-done
+	<-p.over
 }
 
 // ErrUnsettled means that an interface cannot be handed over now, but perhaps in a moment.
@@ -131,24 +123,22 @@ func (f *Iface) unsettled() error {
 // capsule. The device no longer receives. No frame is on its way through this process afterwards, except
 // those that it has counted as dropped in the state, which Export also returns.
 func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
-	p.do(func() {
-		f := p.f
-		if f.fabric.att != nil {
-			f.rec.hung(f.lanes.halt())
-			f.lanes.deliver(f.log)
-			f.nbrs.drain(f.slow)
-			f.rec.hung(f.lanes.flush(f.log))
-			if err = f.lanes.hung(); err != nil {
-				return
-			}
+	f := p.f
+	if f.fabric.att != nil {
+		f.rec.hung(f.lanes.halt())
+		f.lanes.deliver(f.log)
+		f.nbrs.drain(f.slow)
+		f.rec.hung(f.lanes.flush(f.log))
+		if err := f.lanes.hung(); err != nil {
+			return State{}, err
 		}
-		f.show(time.Now())
-		s = f.state(f.host.tap.Counters())
-		s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
-		w.Put("interface", s)
-		f.host.tap.Export(w)
-	})
-	return s, err
+	}
+	f.show(time.Now())
+	s = f.state(f.host.tap.Counters())
+	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one
+	w.Put("interface", s)
+	f.host.tap.Export(w)
+	return s, nil
 }
 
 // state returns the state of an interface that moves nothing now. The frames that it still keeps end with it, so they
@@ -209,24 +199,20 @@ func endingWith(c report.Counters) report.Totals {
 
 // Resume ends the parking: the interface continues where it stopped.
 func (p *Parked) Resume() {
-	p.do(func() {
-		p.f.rec.flow()
-		if p.stale {
-			p.f.lanes.discard(true)
-		}
-		p.f.rec.step(qprecovery.Tick{}) // carries out what Export has found
-	})
-	close(p.calls)
+	p.f.rec.flow()
+	if p.stale {
+		p.f.lanes.discard(true)
+	}
+	p.f.rec.step(qprecovery.Tick{}) // carries out what Export has found
+	close(p.over)
 }
 
 // Leave makes Run return without an effect on ib0, because another process continues it. Close then
 // only closes the queues.
 func (p *Parked) Leave() {
-	p.do(func() {
-		p.f.rec.left = true
-		p.f.host.tap.GiveUp()
-	})
-	close(p.calls)
+	p.f.rec.left = true
+	p.f.host.tap.GiveUp()
+	close(p.over)
 }
 
 // Import continues the interface of another process, with the TAP in the same room of the capsule. It leaves

@@ -164,7 +164,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	assigns, err := assignmentOf(cfg)
 	known := &ud.Snapshot{}
 	slow := newSlowPath(known)
-	ls, noLanes := newLanes(laneSpec{cfg, slow, known}, tap.Queues())
+	ls, noLanes := newLanes(cfg, tap.Queues(), slow, known)
 	if err := errors.Join(noGID, err, noLanes); err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}

@@ -48,15 +48,9 @@ type lane struct {
 	before report.Totals // counted by the lanes that this one has replaced
 }
 
-// laneSpec is what all lanes of an interface are made with.
-type laneSpec struct {
-	cfg   config.Interface
-	slow  ud.SlowPath
-	peers *ud.Snapshot
-}
-
 // newLane returns the lane of a queue of the TAP.
-func newLane(spec laneSpec, tap link.Queue, to *signals) (*lane, error) {
+func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
+	to := &ls.signals
 	l := &lane{tap: tap, detector: freeze.New(freeze.Config{})}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
@@ -64,15 +58,15 @@ func newLane(spec laneSpec, tap link.Queue, to *signals) (*lane, error) {
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{
-		Slots: spec.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: spec.cfg.PKey,
-		Source: tap, SlowPath: spec.slow, Peers: spec.peers, OnFailure: to.onFailure(hca.WCSend), OnPost: stir,
+		Slots: ls.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: ls.cfg.PKey,
+		Source: tap, SlowPath: ls.slow, Peers: ls.peers, OnFailure: to.onFailure(hca.WCSend), OnPost: stir,
 	})
 	if err != nil {
 		return nil, err
 	}
 	rx, err := ud.NewRx(ud.RxConfig{
-		Slots: spec.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
-		Sink: tap, SlowPath: spec.slow, Peers: spec.peers, OnFailure: to.onFailure(hca.WCRecv), OnReceive: stir,
+		Slots: ls.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
+		Sink: tap, SlowPath: ls.slow, Peers: ls.peers, OnFailure: to.onFailure(hca.WCRecv), OnReceive: stir,
 	})
 	if err != nil {
 		return nil, err
@@ -105,16 +99,18 @@ func (l *lane) deadline(now time.Time, mayRest bool) time.Time {
 // lanes are all lanes of an interface. Only Run replaces one.
 type lanes struct {
 	all     []*lane // at least one
-	spec    laneSpec
+	cfg     config.Interface
+	slow    ud.SlowPath
+	peers   *ud.Snapshot
 	sources []netip.Addr // that the host may use; nil: any
 	signals signals      // of all lanes
 	records records
 }
 
-func newLanes(spec laneSpec, queues []link.Queue) (*lanes, error) {
-	ls := &lanes{spec: spec, signals: newSignals()}
+func newLanes(cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot) (*lanes, error) {
+	ls := &lanes{cfg: cfg, slow: slow, peers: peers, signals: newSignals()}
 	for _, q := range queues {
-		l, err := newLane(spec, q, &ls.signals)
+		l, err := ls.newLane(q)
 		if err != nil {
 			return nil, err
 		}
@@ -303,7 +299,7 @@ func (ls *lanes) renew() error {
 		if l.lost == nil {
 			continue
 		}
-		next, err := newLane(ls.spec, l.tap, &ls.signals)
+		next, err := ls.newLane(l.tap)
 		if err != nil {
 			return err
 		}

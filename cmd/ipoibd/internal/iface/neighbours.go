@@ -53,7 +53,7 @@ type neighbours struct {
 // newNeighbours returns a table with the peers of the interface that this one continues.
 func newNeighbours(log *slog.Logger, tap TAP, ls *lanes, bounds neigh.Config, peers []neigh.PeerInfo) neighbours {
 	n := neighbours{
-		log: log, tap: tap, lanes: ls, shown: ls.spec.peers, table: neigh.New(bounds),
+		log: log, tap: tap, lanes: ls, shown: ls.peers, table: neigh.New(bounds),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		strayed: make(chan struct{}, 1),
 		echoes:  echoes{},

@@ -75,6 +75,7 @@ func TestR13ResetThatIsOverBeforeTheInterfaceLooks(t *testing.T) {
 		reach(t, a, b)
 		a.inject(faults.Fault{Kind: faults.DeviceFatal})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if opens != 3 || !late.delayed {
 			t.Fatalf("the device was opened %d times, want 3; delayed: %t", opens, late.delayed)
 		}

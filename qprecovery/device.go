@@ -3,15 +3,14 @@ package qprecovery
 import (
 	"cmp"
 	"time"
+
+	"ipoibd/qprecovery/reset"
 )
 
 // Defaults and timers of a device's machine; the values are common practice.
 const (
-	DefaultGiveUpAfter = 10 * time.Minute // R23
-	DefaultGrace       = time.Minute      // R14: for users to release the device
-	// defaultResetLimit bounds the reset of a device, from the moment at which every
-	// user is ready.
-	defaultResetLimit = 30 * time.Second
+	DefaultGiveUpAfter = 10 * time.Minute   // R23
+	DefaultGrace       = reset.DefaultGrace // R14: for users to release the device
 	// resetSettle is how long after a reset the list of devices may still show that the
 	// reset removed the instance and added it again.
 	resetSettle = 2 * time.Second
@@ -46,11 +45,14 @@ const (
 type DeviceConfig struct {
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace
-	ResetLimit   time.Duration // of the coordinator; 0: defaultResetLimit
 	AllowForeign bool          // use another device if it appears
 	// NoReset: there are no means of a reset, so the device is only opened again. A removal is then never
 	// an effect of a reset, however soon it follows one.
 	NoReset bool
+	// Join opens the locks by which the processes that use the device agree about its resets. It does not
+	// block, and is called again after an error. devices is the list, since the locks are named after the
+	// device. nil: no other process uses the device.
+	Join func(devices []Identity) (Resets, error)
 }
 
 // DeviceLadder is the machine of one device: it decides when to open, close, reset, wait
@@ -102,7 +104,11 @@ type wait struct {
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
-	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, defaultResetLimit)
+	if cfg.Join == nil {
+		cfg.Join = func([]Identity) (Resets, error) {
+			return reset.New(reset.Config{Grace: cfg.Grace}, &reset.Alone{}), nil
+		}
+	}
 	return &DeviceLadder{cfg: cfg, since: now, gen: 1, session: session{hold: holdFree}}
 }
 
@@ -111,9 +117,6 @@ func (d *DeviceLadder) State() DeviceState { return d.state }
 
 // Suspended reports whether the device was suspended and not resumed since.
 func (d *DeviceLadder) Suspended() bool { return d.suspension.on }
-
-// Devices returns the latest list of devices. It is read-only.
-func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
 
 // DeviceStatus is the state of a [DeviceLadder] as shown to an operator.
 type DeviceStatus struct {
@@ -147,7 +150,7 @@ func (d *DeviceLadder) Status() DeviceStatus {
 
 // NextDeadline returns when Step must be called with a Tick if there is no earlier event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
-	at = Earlier(d.op.due, d.session.patience.due)
+	at = Earlier(Earlier(d.op.due, d.session.patience.due), d.reset.due())
 	switch d.state { //nolint:exhaustive // the others have no further timer
 	case DeviceHealthy:
 		at = Earlier(at, d.check.due)
@@ -163,7 +166,10 @@ func (d *DeviceLadder) Step(now time.Time, ev DeviceEvent, out []DeviceAction) [
 	d.now, d.out = now, out
 	d.take(ev)
 	d.expire()
-	d.advance()
+	for d.reset.news = true; d.reset.news; {
+		d.reset.news = false
+		d.advance()
+	}
 	d.endWait()
 	out, d.out = d.out, nil
 	return out
@@ -189,36 +195,35 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 		d.opened(ev)
 	case Closed:
 		d.closed(ev)
-	case GraceOver:
-		d.abandon()
-	case ResetPending:
-		d.reset.pending, d.reset.released = ev.ID, false
-	case ResetEnded:
-		d.resetEnded(ev)
+	case ResetEvent:
+		d.agree(ev.Event)
 	case Command:
 		d.command(ev)
 	}
 }
 
 // advance acts on the changed facts: it ends a drop, joins a reset that others requested,
-// reports to the coordinator that nothing is held, begins an opening, and answers commands
-// that wait for a suspension.
+// releases the device for a reset, begins an opening, and answers commands that wait for a
+// suspension.
 func (d *DeviceLadder) advance() {
 	if d.state == DeviceDropping {
 		if bad, over := d.reset.over(&d.session, d.list.op != 0, d.why); over {
 			d.endDrop(bad)
 		}
 	}
-	if d.state == DeviceHealthy && d.reset.pending != 0 {
+	if d.state == DeviceHealthy && d.reset.pending {
 		d.apply(deviceCauseOrdered, ReasonDeviceReset)
 	}
 	if d.session.state == sessionNone {
-		if d.reset.pending != 0 && !d.reset.released {
-			d.reset.released = true
-			d.emit(Released{d.reset.pending})
+		opens := (d.state == DeviceOpening || d.state == DeviceStarting) && d.session.op != d.op.id
+		if opens {
+			_ = d.join() // without locks, the opening fails
 		}
-		opens := d.state == DeviceOpening || d.state == DeviceStarting
-		if opens && d.reset.pending == 0 && d.session.op != d.op.id {
+		if d.reset.pending && !d.reset.released {
+			d.reset.released = true
+			d.agree(reset.Event{Kind: reset.Released})
+		}
+		if opens && !d.reset.pending {
 			d.session.begin(d.now, d.op.id, d.gen, d.id.Index)
 			d.op.deadline = deadline{} // the session has its own
 			open := Open{Op: d.op.id, Gen: d.gen}

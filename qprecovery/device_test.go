@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"ipoibd/qprecovery/reset"
 )
 
 // TestR21DeviceTotality: each pair of state and cause has at most one row; each state has
@@ -82,13 +84,22 @@ type deviceWatcher struct {
 	clean   bool // this process holds no objects of the hardware
 	refresh uint64
 	answers map[uint64]int
+	agrees  scripted
 	cmd     uint64
 	rung    Rung
 	waits   time.Time
 }
 
 func newDeviceWatcher(cfg DeviceConfig) *deviceWatcher {
-	return &deviceWatcher{d: NewDeviceLadder(epoch, cfg), now: epoch, clean: true, answers: map[uint64]int{}}
+	w := &deviceWatcher{now: epoch, clean: true, answers: map[uint64]int{}}
+	w.agrees.hear = func(ev reset.Event) {
+		if ev.Kind == reset.Released {
+			w.d.emit(released{})
+		}
+	}
+	cfg.Join = w.agrees.join
+	w.d = NewDeviceLadder(epoch, cfg)
+	return w
 }
 
 func (w *deviceWatcher) do(ev DeviceEvent) error {
@@ -104,11 +115,11 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	case Closed:
 		if w.closing && ev.Gen == w.gen {
 			w.closing, w.open = false, false
-			w.clean = !w.d.session.abandoned || w.d.reset.outcome == ResetDone || w.d.reset.outcome == ResetHeld || !w.present()
+			w.clean = !w.d.session.abandoned || w.d.reset.outcome == reset.OutcomeDone || w.d.reset.outcome == reset.OutcomeHeld || !w.present()
 		}
-	case ResetEnded:
-		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice
-		w.clean = w.clean || known && ev.ID == w.d.reset.pending
+	case said:
+		end, _ := ev.Action.(reset.Ended)
+		w.clean = w.clean || end.Outcome == reset.OutcomeDone || end.Outcome == reset.OutcomeHeld || end.Outcome == reset.OutcomeAbsent
 	case Listed:
 		if ev.Op == w.refresh {
 			w.refresh = 0
@@ -116,7 +127,7 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	case Command:
 		w.answers[ev.ID] = 0
 	}
-	for _, a := range w.d.Step(w.now, ev, nil) {
+	for _, a := range w.d.Step(w.now, w.agrees.event(ev), nil) {
 		if err := w.checkAction(a); err != nil {
 			return fmt.Errorf("%v on %#v: %w", before, ev, err)
 		}
@@ -138,7 +149,7 @@ func (w *deviceWatcher) present() bool {
 func (w *deviceWatcher) checkAction(a DeviceAction) error {
 	switch a := a.(type) {
 	case Open:
-		if w.open || w.opening != 0 || w.d.reset.pending != 0 {
+		if w.open || w.opening != 0 || w.d.reset.pending {
 			return fmt.Errorf("opens the device while a session is open or a reset is pending")
 		}
 		w.opening, w.gen = a.Op, a.Gen
@@ -153,8 +164,8 @@ func (w *deviceWatcher) checkAction(a DeviceAction) error {
 		if w.opening != 0 {
 			w.opening, w.clean = 0, w.clean && (!w.present() || w.d.cfg.NoReset)
 		}
-	case Released:
-		if w.open || w.opening != 0 || a.ID != w.d.reset.pending {
+	case released:
+		if w.open || w.opening != 0 || !w.d.reset.pending {
 			return fmt.Errorf("reports that it has released the device, but has not")
 		}
 	case Refresh:
@@ -196,7 +207,7 @@ func (w *deviceWatcher) checkState(before DeviceState) error {
 		}
 	}
 	at, ok := w.d.NextDeadline()
-	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == DeviceHealthy
+	waits := w.opening != 0 || w.d.reset.pending || w.open && s == DeviceHealthy
 	switch {
 	case ok && !at.After(w.now):
 		return fmt.Errorf("%v: a deadline is in the past", s)
@@ -220,6 +231,11 @@ func (w *deviceWatcher) advance(d time.Duration) error {
 	return advance(&w.now, d, w.d.NextDeadline, func() error { return w.do(Tick{}) })
 }
 
+// resetOutcomes are those by which a reset ends.
+var resetOutcomes = []reset.Outcome{
+	reset.OutcomeDone, reset.OutcomeFailed, reset.OutcomeTimeout, reset.OutcomeHeld, reset.OutcomeDenied, reset.OutcomeAbsent,
+}
+
 func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	class := Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))
 	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
@@ -227,9 +243,12 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
 	id.Dead = rapid.IntRange(0, 3).Draw(t, "dead") == 0
 	w.cmd++
-	pending := w.d.reset.pending
-	if pending == 0 && rapid.Bool().Draw(t, "pending") {
-		return ResetPending{w.cmd}
+	ends := sayGraceOver
+	switch {
+	case w.d.reset.pending:
+		ends = sayEnded(rapid.SampledFrom(resetOutcomes).Draw(t, "outcome"))
+	case rapid.Bool().Draw(t, "pending"):
+		return sayPending
 	}
 	return rapid.SampledFrom([]DeviceEvent{
 		Opened{Op: w.opening - age, Identity: same},
@@ -237,9 +256,9 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 		Opened{Op: w.opening - age, Class: class, Identity: same},
 		Closed{w.gen - uint32(age)},
 		Closed{w.gen},
-		GraceOver{},
-		ResetEnded{pending - age, ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(t, "outcome"))},
-		ResetEnded{pending, ResetDone},
+		sayGraceOver,
+		ends,
+		ends,
 		Listed{Op: w.refresh - age, Devices: []Identity{id}},
 		Listed{Op: w.refresh},
 		Listed{Devices: []Identity{id}},
@@ -266,8 +285,8 @@ func (w *deviceWatcher) driveToHealth(hangs bool) error {
 			ev = Opened{Op: w.opening, Identity: w.device()}
 		case w.closing:
 			ev = Closed{w.gen}
-		case d.reset.pending != 0:
-			ev = ResetEnded{d.reset.pending, ResetDone}
+		case d.reset.pending:
+			ev = sayEnded(reset.OutcomeDone)
 		case w.refresh != 0:
 			ev = Listed{Op: w.refresh, Devices: []Identity{w.device()}}
 		case d.suspension.on:
@@ -275,7 +294,7 @@ func (w *deviceWatcher) driveToHealth(hangs bool) error {
 		case d.state == DeviceHealthy:
 			return nil
 		case d.state == DeviceDropping && d.reset.wanted:
-			ev = ResetPending{w.cmd}
+			ev = sayPending
 		case d.list.absent, d.state == DeviceStarting && len(d.list.devices) == 0:
 			ev = Listed{Devices: []Identity{w.device()}}
 		case d.state == DeviceGivenUp:
@@ -354,12 +373,12 @@ func TestR21DeviceBackOff(t *testing.T) {
 				check(t, w.do(Listed{Op: w.refresh, Devices: []Identity{id}}))
 			case d.state == DeviceHealthy:
 				check(t, w.do(Fault{Gen: d.gen, Class: ClassDeviceError}))
-			case d.state == DeviceDropping && d.reset.pending == 0:
-				check(t, w.do(ResetPending{uint64(opens) + 1}))
+			case d.state == DeviceDropping && !d.reset.pending:
+				check(t, w.do(sayPending))
 			case d.state == DeviceDropping:
-				outcome := rapid.SampledFrom([]ResetOutcome{ResetDone, ResetDone, ResetHeld, ResetFailed}).Draw(t, "outcome")
+				outcome := rapid.SampledFrom([]reset.Outcome{reset.OutcomeDone, reset.OutcomeDone, reset.OutcomeHeld, reset.OutcomeFailed}).Draw(t, "outcome")
 				when := rapid.IntRange(0, 3).Draw(t, "replaced")
-				if outcome == ResetHeld { // the device was not reset
+				if outcome == reset.OutcomeHeld { // the device was not reset
 					when = 0
 				}
 				if when == 1 { // the list shows the change before the end
@@ -370,7 +389,7 @@ func TestR21DeviceBackOff(t *testing.T) {
 				if when == 2 { // no event reports the change
 					id.Index++
 				}
-				check(t, w.do(ResetEnded{d.reset.pending, outcome}))
+				check(t, w.do(sayEnded(outcome)))
 				if when == 3 { // the list shows it late
 					id.Index++
 					check(t, w.do(Listed{}))
@@ -413,15 +432,15 @@ func TestR24RemovalsNeedNoPause(t *testing.T) {
 			}
 		}
 		settle()
-		for n := range 10 {
+		for range 10 {
 			check(t, w.do(Fault{Gen: w.d.gen, Class: ClassDeviceError}))
 			settle()
-			check(t, w.do(ResetPending{uint64(n) + 1}))
+			check(t, w.do(sayPending))
 			early := rapid.Bool().Draw(t, "the removal is listed before the reset has ended")
 			if list = nil; early {
 				check(t, w.do(Listed{}))
 			}
-			check(t, w.do(ResetEnded{uint64(n) + 1, ResetDone}))
+			check(t, w.do(sayEnded(reset.OutcomeDone)))
 			settle()
 			check(t, w.do(Listed{}))
 			check(t, w.advance(time.Duration(rapid.IntRange(1, 500).Draw(t, "ms"))*time.Millisecond))

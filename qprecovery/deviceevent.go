@@ -1,5 +1,7 @@
 package qprecovery
 
+import "ipoibd/qprecovery/reset"
+
 import "time"
 
 // DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and the types below. The
@@ -37,33 +39,9 @@ type Opened struct {
 // Closed reports that the session of generation Gen is closed, in answer to [Close].
 type Closed struct{ Gen uint32 }
 
-// GraceOver reports that the coordinator no longer waits for the users in this process
-// that have not released the device (R14).
-type GraceOver struct{}
-
-// ResetPending reports that a reset of the device is pending: the device must be closed,
-// and not be opened before [ResetEnded]. The answer is [Released].
-type ResetPending struct{ ID uint64 }
-
-// ResetEnded reports that a reset has ended, and its outcome.
-type ResetEnded struct {
-	ID      uint64
-	Outcome ResetOutcome
-}
-
-// ResetOutcome is the outcome of a reset.
-type ResetOutcome uint8
-
-// Outcomes.
-const (
-	ResetUnknown  ResetOutcome = iota
-	ResetDone                  // the device was reset
-	ResetFailed                // the reset failed
-	ResetTimedOut              // it did not end within its limit
-	ResetHeld                  // another process did not release the device
-	ResetNoDevice              // there is no device to reset: it was removed
-	numResetOutcome
-)
+// ResetEvent is an event of the agreement about resets: [reset.Look] after each change of the record
+// that the processes share, and [reset.Done] in answer to a [reset.Reset].
+type ResetEvent struct{ reset.Event }
 
 // Command is a request of the operator, or of the system before and after sleep. Each is
 // answered by one [Answer] with its ID.
@@ -84,20 +62,18 @@ const (
 	numDo
 )
 
-func (Fault) deviceEvent()        {}
-func (Checked) deviceEvent()      {}
-func (Asked) deviceEvent()        {}
-func (Listed) deviceEvent()       {}
-func (Opened) deviceEvent()       {}
-func (Closed) deviceEvent()       {}
-func (GraceOver) deviceEvent()    {}
-func (ResetPending) deviceEvent() {}
-func (ResetEnded) deviceEvent()   {}
-func (Command) deviceEvent()      {}
-func (Tick) deviceEvent()         {}
+func (Fault) deviceEvent()      {}
+func (Checked) deviceEvent()    {}
+func (Asked) deviceEvent()      {}
+func (Listed) deviceEvent()     {}
+func (Opened) deviceEvent()     {}
+func (Closed) deviceEvent()     {}
+func (ResetEvent) deviceEvent() {}
+func (Command) deviceEvent()    {}
+func (Tick) deviceEvent()       {}
 
-// DeviceAction is an output of [DeviceLadder.Step]: [RequestReset], [Entered], [Ended] and
-// the types below. Actions must be executed in the given sequence.
+// DeviceAction is an output of [DeviceLadder.Step]: [Entered], [Ended] and the types below.
+// Actions must be executed in the given sequence.
 type DeviceAction interface{ deviceAction() }
 
 // Open opens the device. The session has generation Gen. If the device that opens is not
@@ -138,8 +114,9 @@ type Close struct {
 // answered any more, and the session is closed if it opens nevertheless.
 type Abandon struct{ Gen uint32 }
 
-// Released reports to the coordinator that this process holds nothing of the device.
-type Released struct{ ID uint64 }
+// ResetAction is an action of the agreement about resets. A [reset.Reset] resets the device; the others are
+// only for messages, because the machine has acted on them already.
+type ResetAction struct{ reset.Action }
 
 // Paused reports that a device that keeps failing after its resets stays closed for a while.
 type Paused struct{ For time.Duration }
@@ -170,8 +147,7 @@ func (Open) deviceAction()          {}
 func (CancelOpen) deviceAction()    {}
 func (Close) deviceAction()         {}
 func (Abandon) deviceAction()       {}
-func (RequestReset) deviceAction()  {}
-func (Released) deviceAction()      {}
+func (ResetAction) deviceAction()   {}
 func (Refresh) deviceAction()       {}
 func (Check) deviceAction()         {}
 func (Paused) deviceAction()        {}

@@ -93,6 +93,7 @@ func (d *DeviceLadder) listed(ev Listed) {
 		}
 	}
 	d.list.devices = ev.Devices
+	_ = d.join() // an opening retries it, and fails without the locks
 	switch {
 	case d.born:
 		d.compare()

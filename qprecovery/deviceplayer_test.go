@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"ipoibd/qprecovery/reset"
 	"ipoibd/qprecovery/transcript"
 )
 
@@ -35,11 +36,70 @@ type devicePlayer struct {
 	held    bool // Refresh actions are not answered at once
 	cmd     uint64
 	last    uint64 // the last reset announced
+	agrees  *scripted
 }
 
+// scripted is the agreement about resets, whose other parts a test plays.
+type scripted struct {
+	next []reset.Action       // what it says next
+	hear func(ev reset.Event) // of the machine; nil: nothing
+}
+
+func (s *scripted) NextDeadline() (time.Time, bool) { return time.Time{}, false }
+
+func (s *scripted) Step(_ time.Time, ev reset.Event, out []reset.Action) []reset.Action {
+	if s.hear != nil {
+		s.hear(ev)
+	}
+	out, s.next = append(out, s.next...), nil
+	return out
+}
+
+// join is for [DeviceConfig].
+func (s *scripted) join([]Identity) (Resets, error) { return s, nil }
+
+// said is an event of tests: the agreement says something.
+type said struct{ reset.Action }
+
+func (said) deviceEvent() {}
+
+// What the agreement says: a reset is pending, does not wait for the users any longer, or has ended.
+var (
+	sayPending   = said{reset.Release{}}
+	sayGraceOver = said{reset.Reset{Abandon: true}}
+)
+
+func sayEnded(o reset.Outcome) said { return said{reset.Ended{Outcome: o}} }
+
+// event returns the event to give the machine for one of a test.
+func (s *scripted) event(ev DeviceEvent) DeviceEvent {
+	if a, ok := ev.(said); ok {
+		s.next = []reset.Action{a.Action}
+		return ResetEvent{reset.Event{Kind: reset.Look}}
+	}
+	return ev
+}
+
+// requested and released are what the machine tells the agreement, among its actions.
+type (
+	requested struct{ Reason }
+	released  struct{ id uint64 }
+)
+
+func (requested) deviceAction() {}
+func (released) deviceAction()  {}
+
 func newDevicePlayer(p *player, w []string) *devicePlayer {
-	h := &devicePlayer{p: p, list: []Identity{same}}
-	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign")}
+	h := &devicePlayer{p: p, list: []Identity{same}, agrees: &scripted{}}
+	h.agrees.hear = func(ev reset.Event) {
+		switch ev.Kind { //nolint:exhaustive // the others are not for the other processes
+		case reset.Want:
+			h.emit(requested{h.why})
+		case reset.Released:
+			h.emit(released{h.last})
+		}
+	}
+	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign"), Join: h.agrees.join}
 	if i := slices.Index(w, "grace"); i >= 0 {
 		cfg.Grace = transcript.Duration(p.t, w[i+1])
 	}
@@ -62,8 +122,10 @@ func (h *devicePlayer) step(now time.Time, ev any) (out []any, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	for _, a := range h.Step(now, e, nil) {
-		out = append(out, a)
+	for _, a := range h.Step(now, h.agrees.event(e), nil) {
+		if _, says := a.(ResetAction); !says {
+			out = append(out, a)
+		}
 	}
 	for _, a := range out {
 		switch a := a.(type) {
@@ -113,14 +175,14 @@ func (h *devicePlayer) play(w []string) []string {
 	case "closed":
 		return one(Closed{h.session.gen})
 	case "grace-over":
-		return one(GraceOver{})
+		return one(sayGraceOver)
 	case "pending":
 		h.last = uint64(transcript.Number(h.p.t, arg))
-		return one(ResetPending{h.last})
+		return one(sayPending)
 	case "ended":
-		return one(ResetEnded{h.last, outcomeNamed(h.p, arg)})
+		return one(sayEnded(outcomeNamed(h.p, arg)))
 	case "done":
-		return h.done(ResetDone)
+		return h.done(reset.OutcomeDone)
 	case "over":
 		return h.done(outcomeNamed(h.p, arg))
 	case "asked":
@@ -136,7 +198,7 @@ func (h *devicePlayer) play(w []string) []string {
 }
 
 // done answers requests until there are none.
-func (h *devicePlayer) done(o ResetOutcome) (out []string) {
+func (h *devicePlayer) done(o reset.Outcome) (out []string) {
 	before := h.DeviceLadder.state
 	if h.session.state == sessionOpening {
 		return h.p.input(Opened{Op: h.open.Op, Identity: same})
@@ -145,25 +207,28 @@ func (h *devicePlayer) done(o ResetOutcome) (out []string) {
 		out = append(out, h.p.input(Closed{h.session.gen})...)
 	}
 	if h.DeviceLadder.state == before && h.reset.wanted {
-		if h.reset.pending == 0 {
+		if !h.reset.pending {
 			h.last++
-			out = append(out, h.p.input(ResetPending{h.last})...)
+			out = append(out, h.p.input(sayPending)...)
 		}
-		out = append(out, h.p.input(ResetEnded{h.reset.pending, o})...)
+		out = append(out, h.p.input(sayEnded(o))...)
 	}
 	return out
 }
 
 var doNames = map[string]Do{"reset": DoReset, "recover": DoRecover, "suspend": DoSuspend, "resume": DoResume}
 
-var outcomeNames = []string{"unknown", "done", "failed", "timeout", "held", "no-device"}
+var outcomeNames = map[string]reset.Outcome{
+	"done": reset.OutcomeDone, "failed": reset.OutcomeFailed, "denied": reset.OutcomeDenied,
+	"timeout": reset.OutcomeTimeout, "held": reset.OutcomeHeld, "no-device": reset.OutcomeAbsent,
+}
 
-func outcomeNamed(p *player, name string) ResetOutcome {
-	i := slices.Index(outcomeNames, name)
-	if i < 0 {
+func outcomeNamed(p *player, name string) reset.Outcome {
+	o, ok := outcomeNames[name]
+	if !ok {
 		p.t.Fatalf("no outcome %q", name)
 	}
-	return ResetOutcome(i)
+	return o
 }
 
 var resultNames = [numResult]string{
@@ -182,8 +247,10 @@ func describeDevice(a any) string {
 		return fmt.Sprintf("abandon session %d", a.Gen)
 	case CancelOpen:
 		return "cancel the opening"
-	case Released:
-		return fmt.Sprintf("released for reset %d", a.ID)
+	case requested:
+		return fmt.Sprintf("request reset: %v", a.Reason)
+	case released:
+		return fmt.Sprintf("released for reset %d", a.id)
 	case Paused:
 		return fmt.Sprintf("pause of %v", a.For)
 	case Entered:

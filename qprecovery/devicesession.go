@@ -3,6 +3,8 @@ package qprecovery
 import (
 	"slices"
 	"time"
+
+	"ipoibd/qprecovery/reset"
 )
 
 // session is the session of the device, and what this process may still hold once it has ended.
@@ -92,9 +94,9 @@ func (d *DeviceLadder) closed(ev Closed) {
 	}
 	s.state = sessionNone
 	switch {
-	case d.reset.outcome == ResetDone, otherInstance(s.index, d.id.Index):
+	case d.reset.outcome == reset.OutcomeDone, otherInstance(s.index, d.id.Index):
 		s.hold = holdFresh
-	case d.reset.outcome == ResetHeld: // it cannot be reset now, so it is opened as it is
+	case d.reset.outcome == reset.OutcomeHeld: // it cannot be reset now, so it is opened as it is
 		s.hold = holdFree
 	case s.abandoned:
 		s.hold = holdHeld
@@ -124,6 +126,7 @@ func (d *DeviceLadder) opened(ev Opened) {
 		return
 	}
 	d.session.state, d.session.hold, d.session.patience = sessionOpen, holdHeld, deadline{}
+	d.agree(reset.Event{Kind: reset.Opened})
 	if d.opening() {
 		d.reset.drop = drop{}
 	}

@@ -3,6 +3,8 @@ package qprecovery
 import (
 	"cmp"
 	"time"
+
+	"ipoibd/qprecovery/reset"
 )
 
 // suspension says whether the device is suspended, and which commands wait until it is closed.
@@ -199,12 +201,12 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	switch what {
 	case doClose:
 		d.out = d.session.close(why, why != ReasonOperator && why != ReasonSuspended, d.out)
-	case doRequest: // in a reset, the coordinator decides when to abandon users
+	case doRequest: // in a reset, the agreement decides when to abandon users
 		d.reset.wanted = true
 		d.session.waitForUsers(deadline{})
-		d.op.set(d.now, d.cfg.Grace+d.cfg.ResetLimit+dropMargin)
-		if d.reset.pending == 0 {
-			d.emit(RequestReset{why})
+		d.op.set(d.now, d.cfg.Grace+reset.DefaultLimit+dropMargin)
+		if !d.reset.pending {
+			d.request()
 		}
 	case doRefresh:
 		if d.list.absent {
@@ -229,6 +231,9 @@ func (d *DeviceLadder) expire() {
 	}
 	if due(d.now, d.op.due) {
 		d.overdue()
+	}
+	if due(d.now, d.reset.due()) {
+		d.agree(reset.Event{Kind: reset.Look})
 	}
 }
 

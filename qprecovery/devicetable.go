@@ -15,9 +15,9 @@ const (
 	// DeviceHealthy: it is open and used, and checked every two seconds. In no other state
 	// may anyone use it.
 	DeviceHealthy
-	// DeviceDropping: its users release it, it is closed, and the coordinator resets it if
+	// DeviceDropping: its users release it, it is closed, and it is reset if
 	// necessary. The removal and the return of an instance belong to this reset. Nothing is
-	// opened. Users are abandoned after the grace period; in a reset the coordinator decides
+	// opened. Users are abandoned after the grace period; in a reset the agreement decides
 	// when. The drop has failed ten seconds after the grace period, or with a reset ten
 	// seconds after the sum of both limits.
 	DeviceDropping

@@ -48,8 +48,10 @@
 // held), listing (the list of devices), coordination (the reset under way), resetBudget (the
 // failures and the pause that is due) and suspension.
 //
-// A reset is coordinated: [RequestReset] asks for one, [ResetPending] announces it, [Released]
-// answers that this process has nothing open, [ResetEnded] reports the outcome. After a
+// The processes that use a device agree about its resets (package reset). The ladder calls
+// its part in that agreement ([Resets]): it requests a reset, is told that one is pending,
+// whoever requested it, reports that this process has nothing open, and learns the outcome.
+// [ResetAction] is what is left to do for the shell: to reset the device, and to log. After a
 // reset the list of devices is read, because the reset of hardware removes the instance and
 // adds another one. That is part of the reset, as are all changes of the list within two
 // seconds after it. If a reset finds no device, the device was removed.

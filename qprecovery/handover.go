@@ -81,7 +81,7 @@ type HandedDevice struct {
 // opened, closed or reset.
 func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 	h.Budget, h.Pause, h.Owed = d.budget.handOver(now), d.budget.pause, d.budget.owed
-	if d.reset.pending != 0 {
+	if d.reset.pending {
 		return HandedDevice{}, false
 	}
 	switch d.state {

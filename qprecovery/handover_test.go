@@ -83,7 +83,7 @@ func (h *host) handOver(t *testing.T) bool {
 		h.seen[i], h.holds[i] = 0, false
 	}
 	next := newDeviceWatcher(DeviceConfig{})
-	next.d, next.now, next.rung = InheritDeviceLadder(h.now, DeviceConfig{}, copyOf(t, device)), h.now, device.Rung
+	next.d, next.now, next.rung = InheritDeviceLadder(h.now, DeviceConfig{Join: next.agrees.join}, copyOf(t, device)), h.now, device.Rung
 	if next.waits = h.dev.waits; device.State != DeviceWaiting {
 		next.waits = time.Time{}
 	}

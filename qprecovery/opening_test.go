@@ -3,6 +3,8 @@ package qprecovery
 import (
 	"testing"
 	"time"
+
+	"ipoibd/qprecovery/reset"
 )
 
 // deviceShell answers what a device's machine requests. open says how an opening ends, or that it hangs.
@@ -36,11 +38,11 @@ func (s *deviceShell) run(t *testing.T, d time.Duration) {
 			s.do(t, Closed{s.w.gen})
 		case s.w.refresh != 0:
 			s.do(t, Listed{Op: s.w.refresh, Devices: s.list})
-		case l.reset.pending != 0 && l.reset.released:
-			s.do(t, ResetEnded{l.reset.pending, ResetDone})
-		case l.State() == DeviceDropping && l.reset.wanted && l.reset.pending == 0 && l.reset.outcome == ResetUnknown:
+		case l.reset.pending && l.reset.released:
+			s.do(t, sayEnded(reset.OutcomeDone))
+		case l.State() == DeviceDropping && l.reset.wanted && !l.reset.pending && l.reset.outcome == "":
 			s.resets++
-			s.do(t, ResetPending{uint64(s.resets)})
+			s.do(t, sayPending)
 		default:
 			at, ok := l.NextDeadline()
 			if !ok || at.After(end) {
@@ -293,8 +295,8 @@ func TestR16ResetsOfOthersAreNoFailures(t *testing.T) {
 	s := newDeviceShell(DeviceConfig{})
 	s.change(t, same)
 	s.run(t, time.Second)
-	for i := range 4 {
-		s.do(t, ResetPending{uint64(100 + i)})
+	for range 4 {
+		s.do(t, sayPending)
 		s.run(t, 2*time.Second)
 	}
 	if st := s.w.d.State(); st != DeviceHealthy {
@@ -316,9 +318,9 @@ func TestR20FormerOpeningIsNotTheNextOne(t *testing.T) {
 	s.w.d.rung = RungWait // so that an order is not merged into the reset
 	s.w.rung = RungWait
 	s.do(t, Command{1, DoReset}) // it waits for the opening
-	s.run(t, DefaultGrace+defaultResetLimit+dropMargin+RetryEvery/2)
+	s.run(t, DefaultGrace+reset.DefaultLimit+dropMargin+RetryEvery/2)
 	hangs = false
-	s.do(t, ResetEnded{s.w.d.reset.pending, ResetHeld})
+	s.do(t, sayEnded(reset.OutcomeHeld))
 	s.do(t, Opened{Op: s.hung, Identity: same})
 	s.run(t, 10*time.Second)
 	if st := s.w.d.State(); st != DeviceHealthy {

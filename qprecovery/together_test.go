@@ -8,23 +8,23 @@ import (
 	"pgregory.net/rapid"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery/reset"
 )
 
 // host is a device with two interfaces, and a shell that passes events between the ladders
 // and executes their actions after a millisecond, with a result determined by fault. The interfaces
 // look at the state of the device, so they miss states that are over before they look (R13).
 type host struct {
-	t      *rapid.T
-	now    time.Time
-	dev    *deviceWatcher
-	ifs    []*watcher
-	seen   []uint32 // by each interface: the session that it uses, or used last
-	holds  []bool   // each interface: that session
-	fault  func() bool
-	todo   []func() // pending answers
-	list   []Identity
-	resets uint64
-	hung   uint64 // the Open that is never answered; 0: none
+	t     *rapid.T
+	now   time.Time
+	dev   *deviceWatcher
+	ifs   []*watcher
+	seen  []uint32 // by each interface: the session that it uses, or used last
+	holds []bool   // each interface: that session
+	fault func() bool
+	todo  []func() // pending answers
+	list  []Identity
+	hung  uint64 // the Open that is never answered; 0: none
 }
 
 func newHost(t *rapid.T, fault func() bool) *host {
@@ -91,7 +91,7 @@ func (h *host) follow(i int) {
 // answerDevice gives the device's ladder one answer that it waits for. It returns false if
 // the ladder waits for none.
 func (h *host) answerDevice() bool {
-	d, reset := h.dev.d, &h.dev.d.reset
+	d, resets := h.dev.d, &h.dev.d.reset
 	switch {
 	case h.dev.opening != 0 && h.hung == h.dev.opening:
 		return false
@@ -104,15 +104,14 @@ func (h *host) answerDevice() bool {
 		h.device(Closed{h.dev.gen})
 	case h.dev.refresh != 0:
 		h.device(Listed{Op: h.dev.refresh, Devices: h.list})
-	case reset.pending != 0 && reset.released:
-		outcome := ResetDone
+	case resets.pending && resets.released:
+		outcome := reset.OutcomeDone
 		if h.fault() {
-			outcome = ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(h.t, "outcome"))
+			outcome = rapid.SampledFrom(resetOutcomes).Draw(h.t, "outcome")
 		}
-		h.device(ResetEnded{reset.pending, outcome})
-	case d.State() == DeviceDropping && reset.wanted && reset.pending == 0 && reset.outcome == ResetUnknown:
-		h.resets++
-		h.device(ResetPending{h.resets})
+		h.device(sayEnded(outcome))
+	case d.State() == DeviceDropping && resets.wanted && !resets.pending && resets.outcome == "":
+		h.device(sayPending)
 	default:
 		return false
 	}

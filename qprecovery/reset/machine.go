@@ -33,34 +33,9 @@ type Config struct {
 	Exclusive bool
 }
 
-// Kernel makes the system calls of a [Machine], which must not block.
-type Kernel interface {
-	// Read returns the intent: the zero record if it cannot be read.
-	Read() Record
-	// Write writes the intent.
-	Write(r Record)
-	// Claim tries to lock the intent. An error says why it can never be ours.
-	Claim() (ours bool, err error)
-	// Disclaim unlocks the intent.
-	Disclaim()
-	// Share tries to lock use shared. It may convert an exclusive lock.
-	Share() bool
-	// Exclude tries to lock use exclusively. If it fails, the shared lock is lost as well.
-	// An error says why it can never be ours.
-	Exclude() (ours bool, err error)
-	// Drop unlocks use.
-	Drop()
-	// Foreign reports whether a process that takes no part in the locks has the device open,
-	// or may have it open. The exclusive lock is ours.
-	Foreign() bool
-	// Holders names the processes that have the device open.
-	Holders() string
-}
-
 // Event is an input of a [Machine].
 type Event struct {
 	Kind    Kind
-	ID      ID      // of Released
 	Outcome Outcome // of Done
 	Detail  string  // of Done
 	// Unfinished, in Done, means that the device is gone and has to be brought back.
@@ -81,18 +56,18 @@ const (
 	numKind
 )
 
-// ID identifies a reset that a machine reports to its user. IDs count from 1.
-type ID uint64
-
 // Action is a message to the user.
 type Action interface{ action() }
 
 type (
 	// Release asks the user to release the device, and then to report [Released].
-	Release struct{ ID ID }
+	Release struct {
+		// Intent is the record of the reset, for messages. It is idle if no other process may
+		// use the device, or if the reset ends at once.
+		Intent Record
+	}
 	// Ended says that a reset ended. The user may open the device again.
 	Ended struct {
-		ID      ID
 		Outcome Outcome
 		Detail  string
 		// Abandon is as in Reset, for a reset that another process held up for the grace
@@ -155,11 +130,11 @@ var table = [numState][numKind]func(*Machine, Event){
 // used by one goroutine. Create it with [New].
 type Machine struct {
 	conf    Config
+	k       Kernel
 	able    bool // to reset the device, as far as this process knows
 	state   State
 	rec     Record // as last read or written
-	id      ID     // of the last reset that was reported to the user
-	pending bool   // its end was not reported yet
+	pending bool   // the end of the last reset that was reported to the user was not reported yet
 	works   bool   // the user has opened the device since the last reset
 	wants   bool   // the user asked for a reset, which no process leads yet
 
@@ -180,25 +155,24 @@ type Machine struct {
 
 	// Of the current Step.
 	now time.Time
-	k   Kernel
 	out []Action
 }
 
 // New returns a machine whose user holds nothing of the device. The user may open the
 // device after the first Step with [Look], unless that returns [Release].
-func New(conf Config) *Machine {
+func New(conf Config, k Kernel) *Machine {
 	conf.Grace, conf.Limit = cmp.Or(conf.Grace, DefaultGrace), cmp.Or(conf.Limit, DefaultLimit)
-	return &Machine{conf: conf, able: conf.Exclusive}
+	return &Machine{conf: conf, k: k, able: conf.Exclusive}
 }
 
 // Step applies an event at the time now, which must not decrease, makes the resulting system
 // calls, and appends the messages for the user to out.
-func (m *Machine) Step(now time.Time, k Kernel, ev Event, out []Action) []Action {
-	m.now, m.k, m.out = now, k, out
+func (m *Machine) Step(now time.Time, ev Event, out []Action) []Action {
+	m.now, m.out = now, out
 	if handle := table[m.state][ev.Kind]; handle != nil {
 		handle(m, ev)
 	}
-	out, m.k, m.out = m.out, nil, nil
+	out, m.out = m.out, nil
 	return out
 }
 
@@ -270,8 +244,12 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 
 // askRelease asks the user to release the device.
 func (m *Machine) askRelease() {
-	m.id, m.pending, m.wants, m.works, m.abandon = m.id+1, true, false, false, true
-	m.emit(Release{m.id})
+	m.pending, m.wants, m.works, m.abandon = true, false, false, true
+	var intent Record
+	if m.conf.Shared && m.state != StateResetting {
+		intent = m.rec
+	}
+	m.emit(Release{intent})
 }
 
 // end reports to the user how the reset ended.
@@ -279,7 +257,7 @@ func (m *Machine) end(o Outcome, detail string) {
 	if m.pending {
 		m.pending = false
 		abandon := o == OutcomeHeld && m.abandon
-		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail, abandon})
+		m.emit(Ended{cmp.Or(o, OutcomeFailed), detail, abandon})
 	}
 }
 
@@ -405,25 +383,23 @@ func (m *Machine) lead() {
 	m.write(PhaseWanted, "", m.begun, "")
 	switch {
 	case released:
-		m.release(Event{Kind: Released, ID: m.id})
+		m.release(Event{Kind: Released})
 	case !m.pending:
 		m.askRelease()
 	}
 }
 
 func (m *Machine) leave(ev Event) {
-	if ev.ID == m.id {
-		m.abandon = false
-		m.k.Drop()
-		m.become(StateWaiting, time.Time{})
-		m.follow(ev)
-	}
+	m.abandon = false
+	m.k.Drop()
+	m.become(StateWaiting, time.Time{})
+	m.follow(ev)
 }
 
 // release proceeds once the users in this process have released the device. After the grace
 // period it abandons those that have not.
 func (m *Machine) release(ev Event) {
-	if ev.Kind == Released && ev.ID == m.id {
+	if ev.Kind == Released {
 		m.abandon = false
 	}
 	if !m.abandon || m.due() {

@@ -85,7 +85,7 @@ func (w *world) possible(k moveKind, i int) bool {
 	case mLeave:
 		return w.have.leaves > 0 && !p.hook
 	case mRelease:
-		return p.asked != 0
+		return p.asked
 	case mDone:
 		return p.hook
 	case mOpen:
@@ -95,7 +95,7 @@ func (w *world) possible(k moveKind, i int) bool {
 	case mDeny:
 		return p.hook && w.have.denials > 0 && p.exclusive
 	case mWant:
-		return w.have.wants > 0 && p.in && p.asked == 0 && p.m.state == StateUsing && !p.m.wants
+		return w.have.wants > 0 && p.in && !p.asked && p.m.state == StateUsing && !p.m.wants
 	default: // mTick
 		_, ok := p.m.NextDeadline()
 		return ok
@@ -111,9 +111,8 @@ func (w *world) do(m move) error {
 		p.notice = false
 		return w.step(m.proc, Event{Kind: Look})
 	case mRelease:
-		id := p.asked
-		p.asked, p.open = 0, false
-		return w.step(m.proc, Event{Kind: Released, ID: id})
+		p.asked, p.open = false, false
+		return w.step(m.proc, Event{Kind: Released})
 	case mDone:
 		p.hook = false
 		w.half = w.half && !p.exclusive

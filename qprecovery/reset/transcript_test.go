@@ -78,7 +78,7 @@ func (s *story) do(t *testing.T, command string) {
 			conf.Exclusive = false
 		}
 		s.now, s.busy = worldStart, map[string]bool{}
-		s.m = New(conf)
+		s.m = New(conf, (*storyKernel)(s))
 		s.step(Event{Kind: Look})
 	case "others":
 		s.busy = map[string]bool{}
@@ -112,7 +112,7 @@ func (s *story) do(t *testing.T, command string) {
 	case "want":
 		s.step(Event{Kind: Want})
 	case "released":
-		s.step(Event{Kind: Released, ID: s.m.id})
+		s.step(Event{Kind: Released})
 	case "done", "reset_failed", "not_permitted", "no_device", "held_by_process":
 		s.step(Event{Kind: Done, Outcome: Outcome(word)})
 	case "unfinished":
@@ -147,7 +147,7 @@ func (s *story) do(t *testing.T, command string) {
 
 func (s *story) step(ev Event) {
 	before := s.m.pending || s.m.state == StateUsing
-	for _, a := range s.m.Step(s.now, (*storyKernel)(s), ev, nil) {
+	for _, a := range s.m.Step(s.now, ev, nil) {
 		switch a := a.(type) {
 		case Ended:
 			s.printf("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))

@@ -35,7 +35,7 @@ type proc struct {
 	open           bool      // the user may have the device open
 	in             bool      // the user might open it once
 	works          bool      // the user has opened it
-	asked          ID        // the reset for which the user was asked to release the device; 0: none
+	asked          bool      // the user was asked to release the device, and has not yet
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
 	set            int       // its files: an index of world.sets
@@ -93,7 +93,7 @@ func newWorld(kinds string, have budget) *world {
 // newProc returns a process that is about to make its first system call.
 func newProc(exclusive bool) proc {
 	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive}
-	return proc{alive: true, exclusive: exclusive, m: New(conf), now: worldStart, busy: true}
+	return proc{alive: true, exclusive: exclusive, m: New(conf, nil), now: worldStart, busy: true}
 }
 
 func (w *world) clone() *world {
@@ -137,7 +137,7 @@ func (w *world) key() [sha256.Size]byte {
 			continue
 		}
 		m := p.m
-		flags(p.notice, p.open, p.in, p.works, p.asked != 0, p.asked == m.id, p.hook, p.busy)
+		flags(p.notice, p.open, p.in, p.works, p.asked, p.hook, p.busy)
 		flags(m.able, m.pending, m.wants, m.works, m.abandon && m.pending, p.former)
 		num(int(m.retry / worldGrace))
 		num(int(m.state), p.set)
@@ -155,7 +155,6 @@ func (w *world) key() [sha256.Size]byte {
 		}
 		if p.busy {
 			num(int(p.ev.Kind), slices.Index(outcomes, p.ev.Outcome))
-			flags(p.ev.ID == m.id)
 			for _, a := range p.answers {
 				flags(a.ok, a.err != nil)
 				record(&a.rec)
@@ -227,7 +226,9 @@ func (k *replay) step(m *Machine) (out []Action, over bool) {
 	}()
 	p := &k.w.procs[k.proc]
 	k.all = slices.Clip(k.answers)
-	return m.Step(p.now, k, p.ev, nil), true
+	m.k = k
+	defer func() { m.k = nil }()
+	return m.Step(p.now, p.ev, nil), true
 }
 
 // replay implements Kernel for a Step that is run again.
@@ -393,15 +394,15 @@ func (w *world) user(i int, out []Action) error {
 	for _, a := range out {
 		switch a := a.(type) {
 		case Release:
-			if p.asked != 0 {
+			if p.asked {
 				return fmt.Errorf("process %d was asked twice to release the device", i)
 			}
-			p.asked, p.works = a.ID, false
+			p.asked, p.works = true, false
 		case Ended:
-			if before := p.asked != 0; a.Abandon != (before && a.Outcome == OutcomeHeld) {
+			if before := p.asked; a.Abandon != (before && a.Outcome == OutcomeHeld) {
 				return fmt.Errorf("process %d abandons its users: %v, they have not released the device: %v", i, a.Abandon, before)
 			}
-			p.asked, p.in, p.open = 0, true, true
+			p.asked, p.in, p.open = false, true, true
 		case Reset:
 			if err := w.checkReset(i, a); err != nil {
 				return err
@@ -423,7 +424,7 @@ func (w *world) user(i int, out []Action) error {
 // opens reports whether the user of a process can open the device, which it does at once.
 func (w *world) opens(i int) bool {
 	p := &w.procs[i]
-	return p.open && p.asked == 0 && !p.works && !w.half
+	return p.open && !p.asked && !p.works && !w.half
 }
 
 func (w *world) checkReset(i int, a Reset) error {
@@ -467,7 +468,7 @@ func (w *world) atRest() bool {
 		case p.busy || p.notice || p.hook:
 			return false
 		case blocked:
-		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || !p.works && !w.half || p.set != w.last:
+		case p.m.state != StateUsing || p.m.wants || p.asked || !p.open || !p.works && !w.half || p.set != w.last:
 			return false
 		}
 	}

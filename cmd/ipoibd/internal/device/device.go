@@ -17,7 +17,6 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
 	"ipoibd/ud/port"
 )
 
@@ -109,8 +108,12 @@ type Device struct {
 	published atomic.Pointer[published]
 	shared    atomic.Pointer[resetlock.Sharer]
 	opens     atomic.Uint64
-	suspended bool                     // Run begins suspended
-	machine   *qprecovery.DeviceLadder // Run's, once it has begun
+	suspended bool // Run begins suspended
+
+	// Run's, once it has begun.
+	machine  *qprecovery.DeviceLadder
+	sharer   resetlock.Sharer // nil: the files are not open yet
+	unshared error            // why
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
@@ -149,8 +152,8 @@ func New(cfg Config) *Device {
 // ladder returns the configuration of the device's machine.
 func (d *Device) ladder() qprecovery.DeviceConfig {
 	return qprecovery.DeviceConfig{
-		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
-		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset,
+		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace,
+		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset, Join: d.join,
 	}
 }
 

@@ -1,9 +1,9 @@
 // Package device holds HCAs open.
 //
-// A [Device] has one goroutine, Run, which owns two machines: one for the HCA
-// (qprecovery.DeviceLadder), and one for the locks by which processes share the HCA (package
-// resetlock). Run decides nothing: it gives the machines events, carries out their actions
-// and reports the results. It publishes a [View] of what may be used. Users of the HCA
+// A [Device] has one goroutine, Run, which owns the machine of the HCA
+// (qprecovery.DeviceLadder). The machine itself calls the locks by which processes that share
+// the HCA agree about its resets (package resetlock). Run decides nothing: it gives the machine
+// events, carries out its actions and reports the results. It publishes a [View] of what may be used. Users of the HCA
 // subscribe to the view and reconcile with it: they hold the [Session] while they use it,
 // and release it when the view shows another one or none. When all users have released it,
 // the HCA is closed. So reset, removal and return are one path, and users need not see
@@ -23,8 +23,7 @@
 //	                       | it when the users have released it    |
 //	Abandon                | closes it without them, or no longer  | Closed, or none
 //	                       | waits for the opening                 |
-//	RequestReset, Released | passes them to the locks              | ResetPending, ResetEnded,
-//	                       |                                       | GraceOver
+//	ResetAction            | resets the HCA, or writes a log       | ResetEvent, or none
 //	Refresh                | reads the list                        | Listed
 //	Check                  | queries the ports, publishes them     | Checked
 //	Entered, Ended, Paused | writes journal and log                |
@@ -35,8 +34,8 @@
 // Run publishes view and status together. Why there is no session follows from the status of
 // the machine, and from why the last opening or reset failed, which Run keeps.
 //
-// The lock files are named after the identity of the device. So they are opened when the
-// device first appears in a list, before the device itself is opened.
+// The lock files are named after the identity of the device. So the machine joins the other
+// processes when the device first appears in a list, before the device itself is opened.
 //
 // # Health
 //
@@ -55,8 +54,7 @@
 // the device is reset.
 //
 // Users that have not released the session when the grace period ends are abandoned: their
-// handles become zombies. During a reset, the leading process decides this, in the machine
-// of the locks. If another process still holds the device, the rung fails, names that
+// handles become zombies. During a reset, the leading process decides when. If another process still holds the device, the rung fails, names that
 // process, and is retried. A reset frees zombies before the device is opened again.
 //
 // # Goroutines

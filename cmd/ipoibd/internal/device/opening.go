@@ -12,7 +12,6 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
 )
 
 const (
@@ -43,13 +42,10 @@ type opened struct {
 
 // open begins an opening. The machine requests no other before it has the result.
 func (o *owner) open(a qprecovery.Open) {
-	if o.sharer == nil { // the locks could not be opened when the list came
-		err := o.share(o.machine.Devices())
-		if err != nil || o.sharer.Status().State != reset.StateUsing { // another process resets the device
-			o.opening = opening{op: a.Op, cancel: func() {}}
-			o.do(func() { o.opened(a.Op, opened{}, cmp.Or(err, context.Canceled)) })
-			return
-		}
+	if o.unshared != nil { // the device is not used without the locks
+		o.opening = opening{op: a.Op, cancel: func() {}}
+		o.do(func() { o.opened(a.Op, opened{}, o.unshared) })
+		return
 	}
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.opening = opening{a.Op, cancel}
@@ -134,7 +130,6 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.setPorts(got.ports)
 		o.logOpen()
 		o.startEvents(o.session)
-		o.stepLocks(reset.Event{Kind: reset.Opened})
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
 }

@@ -17,13 +17,12 @@ import (
 )
 
 // owner is the state of Run's goroutine. It decides nothing: it carries out the actions of
-// two machines, the device's and the locks', and reports the results to them. Slow
+// the device's machine, and reports the results to it. Slow
 // work runs on its own goroutine, is counted in work, and reports its result by tell.
 type owner struct {
 	*Device
-	ctx         context.Context  // of Run
-	sharer      resetlock.Sharer // nil: the files are not open yet
-	queue       []func()         // events for the machines
+	ctx         context.Context // of Run
+	queue       []func()        // events for the machine
 	work        sync.WaitGroup
 	late        reset.Event        // the result of a reset that came after the end of ctx
 	cancelReset context.CancelFunc // cancels the reset under way
@@ -61,22 +60,15 @@ func (d *Device) Run(ctx context.Context) {
 		o.step(qprecovery.Command{ID: o.commands, Do: qprecovery.DoSuspend})
 	}
 	lists := d.cfg.List.Watch(ctx)
-	if d.cfg.Coordinator == "" {
-		_ = o.share(nil) // without files it cannot fail
-	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		var changes <-chan struct{}
-		var look time.Time // when the locks are due
-		next, _ := o.machine.NextDeadline()
 		if o.sharer != nil {
 			changes = o.sharer.Changes()
-			look, _ = o.sharer.NextDeadline()
-			next = qprecovery.Earlier(next, look)
 		}
 		wait := noDeadline
-		if !next.IsZero() {
+		if next, ok := o.machine.NextDeadline(); ok {
 			wait = time.Until(next)
 		}
 		timer.Reset(wait)
@@ -91,17 +83,11 @@ func (d *Device) Run(ctx context.Context) {
 				lists = nil
 				break
 			}
-			if o.sharer == nil {
-				_ = o.share(ids) // an opening retries it and reports the error
-			}
 			o.step(qprecovery.Listed{Devices: ids})
 		case <-changes:
-			o.stepLocks(reset.Event{Kind: reset.Look})
+			o.step(qprecovery.ResetEvent{Event: reset.Event{Kind: reset.Look}})
 		case <-timer.C:
 			o.step(qprecovery.Tick{})
-			if !look.IsZero() && !time.Now().Before(look) {
-				o.stepLocks(reset.Event{Kind: reset.Look})
-			}
 		}
 	}
 	o.end()
@@ -126,42 +112,41 @@ func (o *owner) end() {
 		return
 	}
 	if o.late.Kind == reset.Done {
-		o.sharer.Step(o.late)
+		o.sharer.Step(time.Now(), o.late, nil)
 	}
 	o.sharer.Close()
 }
 
-// share joins the coordination of resets. The lock files are named after the identity of the
+// join joins the coordination of resets. The lock files are named after the identity of the
 // device, so the device must be in the list, unless no other process uses it.
-func (o *owner) share(listed []qprecovery.Identity) error {
+func (d *Device) join(listed []qprecovery.Identity) (qprecovery.Resets, error) {
 	conf := resetlock.Config{
-		Dir: o.cfg.Coordinator, Holders: o.cfg.Holders, Log: o.log,
-		Config: reset.Config{Name: cmp.Or(o.cfg.Users, o.cfg.Name), Exclusive: o.cfg.Means != "", Grace: o.cfg.Grace},
+		Dir: d.cfg.Coordinator, Holders: d.cfg.Holders, Log: d.log,
+		Config: reset.Config{Name: cmp.Or(d.cfg.Users, d.cfg.Name), Exclusive: d.cfg.Means != "", Grace: d.cfg.Grace},
 	}
 	if len(listed) > 0 {
 		id := listed[0]
 		conf.Device = reset.Device{
 			NodeGUID: id.NodeGUID,
-			PCIAddr:  cmp.Or(id.PCIAddr, o.cfg.Function),
+			PCIAddr:  cmp.Or(id.PCIAddr, d.cfg.Function),
 			Parent:   id.Parent,
 			Name:     id.Name,
-			Means:    o.cfg.Means,
+			Means:    d.cfg.Means,
 		}
 	} else if conf.Dir != "" {
-		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
+		d.unshared = fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
+		return nil, d.unshared
 	}
-	s, err := o.cfg.Locks(conf)
-	if err != nil {
-		return err
+	s, err := d.cfg.Locks(conf)
+	if d.unshared = err; err != nil {
+		return nil, err
 	}
-	o.sharer = s
-	o.shared.Store(&s)
-	o.stepLocks(reset.Event{Kind: reset.Look})
-	return nil
+	d.sharer = s
+	d.shared.Store(&s)
+	return s, nil
 }
 
-// do calls f after the functions queued before it: an action of one machine may be an event
-// for the other.
+// do calls f after the functions queued before it: to carry out an action may be an event.
 func (o *owner) do(f func()) {
 	o.queue = append(o.queue, f)
 	if len(o.queue) > 1 {
@@ -198,12 +183,8 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.close(a)
 	case qprecovery.Abandon:
 		o.abandon()
-	case qprecovery.RequestReset:
-		o.request()
-	case qprecovery.Released:
-		if o.sharer != nil {
-			o.stepLocks(reset.Event{Kind: reset.Released, ID: reset.ID(a.ID)})
-		}
+	case qprecovery.ResetAction:
+		o.agreed(a.Action)
 	case qprecovery.Refresh:
 		o.work.Go(func() {
 			ids := o.cfg.List.List(o.ctx)
@@ -231,82 +212,40 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	}
 }
 
-var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
-	reset.OutcomeDone:    qprecovery.ResetDone,
-	reset.OutcomeFailed:  qprecovery.ResetFailed,
-	reset.OutcomeTimeout: qprecovery.ResetTimedOut,
-	reset.OutcomeHeld:    qprecovery.ResetHeld,
-	reset.OutcomeDenied:  qprecovery.ResetFailed,
-	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
-}
-
-// request requests a reset. Without the lock files it fails at once; only an operator can request a
-// reset of a device that was never open.
-func (o *owner) request() {
-	if o.sharer != nil || o.share(o.machine.Devices()) == nil {
-		o.stepLocks(reset.Event{Kind: reset.Want})
-		return
-	}
-	const id = 1 // no other reset is pending
-	o.note("not reset: cannot open the locks shared with other processes")
-	o.step(qprecovery.ResetPending{ID: id})
-	o.step(qprecovery.ResetEnded{ID: id, Outcome: qprecovery.ResetFailed})
-}
-
-// stepLocks passes an event to the machine of the locks, and carries out its actions.
-func (o *owner) stepLocks(ev reset.Event) {
-	actions := o.sharer.Step(ev)
-	o.do(func() {
-		for _, a := range actions {
-			o.actLocks(a)
-		}
-	})
-}
-
-func (o *owner) actLocks(a reset.Action) {
-	status := o.sharer.Status()
+// agreed carries out what the processes that share the device have agreed about its resets.
+func (o *owner) agreed(a reset.Action) {
 	switch a := a.(type) {
 	case reset.Release:
-		pending := status.Shared && status.Intent.Phase != reset.PhaseIdle
-		if pending && status.State != reset.StateResetting { // else the request fails at once
+		if a.Intent.Phase != reset.PhaseIdle {
 			o.log.Info("a reset of the shared device is pending",
-				"reset", status.Intent.Number, "requested_by", status.Intent.Leader)
+				"reset", a.Intent.Number, "requested_by", a.Intent.Leader)
 		}
-		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
 		o.cancelReset() // it may have exceeded its limit
-		if a.Abandon {
-			o.step(qprecovery.GraceOver{})
-		}
 		if a.Outcome == reset.OutcomeDone {
 			o.cause, o.failure = nil, ""
 			o.log.Info("the device was reset")
-		} else {
-			text := "not reset: " + string(a.Outcome)
-			if a.Detail != "" { // such as the processes that hold it (R16)
-				text += ": " + a.Detail
-			}
-			if text != o.failure { // the same failure may repeat every few seconds
-				o.note(text)
-			}
-			o.cause, o.failure = errors.New(text), text
+			return
 		}
-		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})
+		text := "not reset: " + string(a.Outcome)
+		if a.Detail != "" { // such as the processes that hold it (R16)
+			text += ": " + a.Detail
+		}
+		if text != o.failure { // the same failure may repeat every few seconds
+			o.note(text)
+		}
+		o.cause, o.failure = errors.New(text), text
 	case reset.Reset:
-		if a.Abandon {
-			o.step(qprecovery.GraceOver{})
-		}
-		o.do(func() { o.reset(a) })
+		o.reset(a)
 	case reset.Silent:
 		o.note(fmt.Sprintf("%s, has made no progress since %s; the device cannot be reset without it: "+
-			"resume that process, or kill it", status.Leader, a.Since.Format(time.TimeOnly)))
+			"resume that process, or kill it", o.sharer.Status().Leader, a.Since.Format(time.TimeOnly)))
 	case reset.Answers:
 		o.note("the daemon that resets the device has resumed")
 	}
 }
 
-// reset resets the HCA, which every other process has released. The machine of the locks limits how long
-// it may take.
+// reset resets the HCA, which every other process has released. The machine limits how long it may take.
 func (o *owner) reset(how reset.Reset) {
 	act := o.cfg.Reset
 	if how.Complete {
@@ -318,7 +257,7 @@ func (o *owner) reset(how reset.Reset) {
 	o.work.Go(func() {
 		defer cancel()
 		done := resetlock.Done(act(ctx))
-		if !o.tell(func(o *owner) { o.stepLocks(done) }) {
+		if !o.tell(func(o *owner) { o.step(qprecovery.ResetEvent{Event: done}) }) {
 			o.late = done
 		}
 	})

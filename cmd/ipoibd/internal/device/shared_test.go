@@ -48,14 +48,14 @@ func TestR29ViewShowsTheResetThatIsWaitedFor(t *testing.T) {
 	const limit = 20 * time.Second
 	dir := filepath.Join(t.TempDir(), "locks")
 	other := otherProcess(t, dir)
-	other.Step(reset.Event{Kind: reset.Want})
-	other.Step(reset.Event{Kind: reset.Released, ID: 1})
+	other.Step(time.Now(), reset.Event{Kind: reset.Want}, nil)
+	other.Step(time.Now(), reset.Event{Kind: reset.Released}, nil)
 	b := newShared(t, dir, 0)
 	defer b.stop()
 	b.await(limit, func(v View) bool {
 		return v.Err != nil && strings.Contains(v.Err.Error(), "is shared: waiting for the daemon that resets the device") && strings.Contains(v.Err.Error(), "(other)")
 	})
-	other.Step(reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone})
+	other.Step(time.Now(), reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone}, nil)
 	b.await(limit, func(v View) bool { return v.Session != nil })
 }
 
@@ -170,7 +170,7 @@ func otherProcess(t *testing.T, dir string) *resetlock.Locks {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	l.Step(reset.Event{Kind: reset.Look})
+	l.Step(time.Now(), reset.Event{Kind: reset.Look}, nil)
 	return l
 }
 

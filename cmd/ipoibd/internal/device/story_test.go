@@ -119,7 +119,7 @@ func newTeller(t *testing.T, w []string) *teller {
 		case "absent":
 			p.slot.guid = hca.GUID{}
 		case "scripted":
-			p.script = &script{p}
+			p.script = &script{teller: p}
 			p.cfg.Locks = func(resetlock.Config) (resetlock.Sharer, error) { return p.script, nil }
 		}
 	}
@@ -257,9 +257,10 @@ func (p *teller) do(w []string) {
 	case "open":
 		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", duration(p.t, arg[2]) })
 	case "request":
-		p.calls <- func(o *owner) { o.stepLocks(reset.Event{Kind: reset.Want}) }
+		p.calls <- func(o *owner) { o.step(qprecovery.ResetEvent{Event: reset.Event{Kind: reset.Want}}) }
 	case "pending":
-		p.script.does(reset.Release{ID: reset.ID(transcript.Number(p.t, arg[1]))})
+		p.script.pending = transcript.Number(p.t, arg[1])
+		p.script.does(reset.Release{})
 	case "ended":
 		p.script.end(arg)
 	case "advance":
@@ -384,7 +385,11 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 }
 
 // script plays the locks and the other processes.
-type script struct{ *teller }
+type script struct {
+	*teller
+	pending int            // the number of the reset
+	next    []reset.Action // what the others have agreed on
+}
 
 func (s *script) Status() resetlock.Status        { return resetlock.Status{} }
 func (s *script) Sharers() []string               { return nil }
@@ -392,23 +397,28 @@ func (s *script) Changes() <-chan struct{}        { return nil }
 func (s *script) NextDeadline() (time.Time, bool) { return time.Time{}, false }
 func (s *script) Close()                          {}
 
-func (s *script) Step(ev reset.Event) []reset.Action {
+func (s *script) Step(_ time.Time, ev reset.Event, out []reset.Action) []reset.Action {
 	switch ev.Kind { //nolint:exhaustive // the others are not of the user
 	case reset.Want:
 		s.say("request a reset")
 	case reset.Released:
-		s.say("ready for reset %d", ev.ID)
+		s.say("ready for reset %d", s.pending)
 	}
-	return nil
+	out = append(out, s.next...)
+	s.next = nil
+	return out
 }
 
 func (s *script) does(a reset.Action) {
-	s.calls <- func(o *owner) { o.do(func() { o.actLocks(a) }) }
+	s.calls <- func(o *owner) {
+		s.next = []reset.Action{a}
+		o.step(qprecovery.ResetEvent{Event: reset.Event{Kind: reset.Look}})
+	}
 }
 
 // end reports the end of a reset. If the reset succeeded, the slot was reset.
 func (s *script) end(w []string) {
-	end := reset.Ended{ID: reset.ID(transcript.Number(s.t, w[1])), Outcome: reset.Outcome(w[2])}
+	end := reset.Ended{Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {
 		_ = s.slot.port.Close()
 	}

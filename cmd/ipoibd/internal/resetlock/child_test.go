@@ -202,7 +202,7 @@ type share struct {
 }
 
 func (c *child) share(l *Locks) *share {
-	l.kernel = stepper{l.kernel, c}
+	l.machine = reset.New(l.files.conf.Config, stepper{l.files, c})
 	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), joined: make(chan struct{}), done: make(chan reset.Event, 1)}
 	go s.run()
 	return s
@@ -225,7 +225,7 @@ func (s *share) run() {
 				})
 			case reset.Release:
 				if !in {
-					s.events <- reset.Event{Kind: reset.Released, ID: a.ID}
+					s.events <- reset.Event{Kind: reset.Released}
 					continue
 				}
 				s.out <- a
@@ -265,7 +265,7 @@ func (s *share) run() {
 }
 
 func (s *share) step(ev reset.Event) []reset.Action {
-	actions := s.Step(ev)
+	actions := s.Step(time.Now(), ev, nil)
 	for _, a := range actions {
 		s.c.acted(fmt.Sprintf("%T%+v", a, a))
 	}
@@ -350,7 +350,7 @@ func (c *child) handle(s *share, a reset.Action) {
 		}
 		time.Sleep(c.conf.Slow)
 		c.try("close", c.dev.close())
-		s.events <- reset.Event{Kind: reset.Released, ID: a.ID}
+		s.events <- reset.Event{Kind: reset.Released}
 	case reset.Ended:
 		c.say("ended %s %s", a.Outcome, a.Detail)
 		if a.Outcome != reset.OutcomeTimeout { // then it cannot be opened

@@ -57,8 +57,8 @@ type Status struct {
 // Sharer is a process's share in the resets of a device. One goroutine calls its methods, except
 // Status and Sharers, which any may call.
 type Sharer interface {
-	Step(ev reset.Event) []reset.Action
-	NextDeadline() (time.Time, bool)
+	Step(now time.Time, ev reset.Event, out []reset.Action) []reset.Action
+	NextDeadline() (at time.Time, ok bool)
 	Changes() <-chan struct{}
 	Status() Status
 	Sharers() []string
@@ -68,7 +68,6 @@ type Sharer interface {
 // Locks is a [Sharer] by the kernel's file locks.
 type Locks struct {
 	files   *files
-	kernel  reset.Kernel // files, or what a test puts before them
 	machine *reset.Machine
 	changes chan struct{}
 	status  atomic.Pointer[Status]
@@ -78,9 +77,9 @@ type Locks struct {
 // no lock: that begins with the first Step with [reset.Look].
 func Open(conf Config) (*Locks, error) {
 	conf.Shared = conf.Dir != ""
-	l := &Locks{files: &files{conf: conf}, machine: reset.New(conf.Config), changes: make(chan struct{}, 1)}
-	l.kernel = l.files
+	l := &Locks{files: &files{conf: conf}, changes: make(chan struct{}, 1)}
 	l.status.Store(&Status{Shared: conf.Shared})
+	l.machine = reset.New(conf.Config, l.files)
 	if !conf.Shared {
 		return l, nil
 	}
@@ -113,11 +112,11 @@ func (l *Locks) Changes() <-chan struct{} { return l.changes }
 func (l *Locks) NextDeadline() (time.Time, bool) { return l.machine.NextDeadline() }
 
 // Step gives the machine an event. The actions are the caller's to carry out.
-func (l *Locks) Step(ev reset.Event) []reset.Action {
+func (l *Locks) Step(now time.Time, ev reset.Event, out []reset.Action) []reset.Action {
 	if state := l.machine.State(); !state.Leads() {
 		l.files.renew(state != reset.StateWaiting)
 	}
-	actions := l.machine.Step(time.Now(), l.kernel, ev, nil)
+	out = l.machine.Step(now, ev, out)
 	s := &Status{Shared: l.files.conf.Shared, State: l.machine.State(), Intent: l.machine.Intent(), Err: l.files.err}
 	silent := l.machine.SilentSince()
 	if s.Shared && !s.State.Leads() && (s.Intent.Phase != reset.PhaseIdle || !silent.IsZero()) {
@@ -127,7 +126,7 @@ func (l *Locks) Step(ev reset.Event) []reset.Action {
 		}
 	}
 	l.status.Store(s)
-	return actions
+	return out
 }
 
 // Status returns the present state.
@@ -140,7 +139,7 @@ func (l *Locks) Sharers() []string { return l.files.sharers() }
 // Close releases the locks. The user holds nothing of the device, and no reset is under
 // way.
 func (l *Locks) Close() {
-	l.Step(reset.Event{Kind: reset.Close})
+	l.Step(time.Now(), reset.Event{Kind: reset.Close}, nil)
 	l.files.close()
 }
 

@@ -33,7 +33,7 @@ func TestR16WithoutInotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.Step(reset.Event{Kind: reset.Look})
+	l.Step(time.Now(), reset.Event{Kind: reset.Look}, nil)
 	if s := l.Status(); s.State != reset.StateUsing {
 		t.Errorf("state %s, want using", s.State)
 	}
@@ -50,13 +50,13 @@ func TestR16EndThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.Step(reset.Event{Kind: reset.Look})
+	l.Step(time.Now(), reset.Event{Kind: reset.Look}, nil)
 	writable, resets, queue := l.files.intent, 0, []reset.Event{{Kind: reset.Want}}
 	for i := 0; i < len(queue) && i < 100; i++ {
-		for _, a := range l.Step(queue[i]) {
-			switch a := a.(type) {
+		for _, a := range l.Step(time.Now(), queue[i], nil) {
+			switch a.(type) {
 			case reset.Release:
-				queue = append(queue, reset.Event{Kind: reset.Released, ID: a.ID})
+				queue = append(queue, reset.Event{Kind: reset.Released})
 			case reset.Reset:
 				resets++
 				if l.files.intent == writable {

@@ -68,7 +68,8 @@ func (l *Files) HoldForeign(on bool) {
 
 func (l *Files) join(conf reset.Config, open func() bool) *share {
 	conf.Shared, conf.Exclusive = true, true
-	p := &share{Files: l, name: conf.Name, machine: reset.New(conf), changes: make(chan struct{}, 1), open: open}
+	p := &share{Files: l, name: conf.Name, changes: make(chan struct{}, 1), open: open}
+	p.machine = reset.New(conf, p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shares = append(l.shares, p)
@@ -83,8 +84,8 @@ func (l *Files) locked(f func() bool) bool {
 }
 
 // Step implements [resetlock.Sharer].
-func (p *share) Step(ev reset.Event) []reset.Action {
-	actions := p.machine.Step(time.Now(), p, ev, nil)
+func (p *share) Step(now time.Time, ev reset.Event, out []reset.Action) []reset.Action {
+	actions := p.machine.Step(now, ev, nil)
 	p.locked(func() bool {
 		p.status = resetlock.Status{Shared: true, State: p.machine.State(), Intent: p.machine.Intent()}
 		return true
@@ -104,7 +105,7 @@ func (p *share) Step(ev reset.Event) []reset.Action {
 			p.Seen(silentLeader)
 		}
 	}
-	return actions
+	return append(out, actions...)
 }
 
 // checkAlone fails if another process has the device open when this one resets it (R16).
@@ -133,7 +134,7 @@ func (p *share) Changes() <-chan struct{}        { return p.changes }
 func (p *share) Sharers() []string               { return nil }
 
 func (p *share) Close() {
-	p.Step(reset.Event{Kind: reset.Close})
+	p.Step(time.Now(), reset.Event{Kind: reset.Close}, nil)
 	p.die()
 }
 

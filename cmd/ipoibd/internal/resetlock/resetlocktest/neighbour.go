@@ -129,10 +129,10 @@ func (n *Neighbour) step(ev reset.Event) {
 	if ev.Kind == reset.Released {
 		n.use(false)
 	}
-	for _, a := range n.Step(ev) {
-		switch a := a.(type) {
+	for _, a := range n.Step(time.Now(), ev, nil) {
+		switch a.(type) {
 		case reset.Release:
-			n.later(200*time.Millisecond, reset.Event{Kind: reset.Released, ID: a.ID})
+			n.later(200*time.Millisecond, reset.Event{Kind: reset.Released})
 		case reset.Reset:
 			n.use(false)
 			if n.doomed {

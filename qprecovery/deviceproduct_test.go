@@ -1,4 +1,4 @@
-package reset
+package qprecovery
 
 import (
 	"fmt"
@@ -9,20 +9,18 @@ import (
 
 	"pgregory.net/rapid"
 
-	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
-// site is a device that daemons share: for each of them the product of its machine for the
-// device (qprecovery.DeviceLadder) and its machine for the locks, joined as package device
-// joins them, with the kernel's part of both. A Step is atomic here; TestR11R15R16Explore
-// interleaves its system calls.
+// site is a device that daemons share: their machines with the agreement about resets, and the kernel's
+// part of both. A Step is atomic here; TestR11R15R16Explore interleaves its system calls.
 type site struct {
 	now     time.Time
 	daemons []*node
 	todo    []task
 
 	intent, excl *node // who holds the lock on the intent, and the exclusive one on use
-	file         Record
+	file         reset.Record
 
 	present bool   // the device is in the list
 	index   uint32 // of its instance
@@ -43,9 +41,7 @@ type task struct {
 type node struct {
 	*site
 	number  int
-	locks   *Machine
-	ladder  *qprecovery.DeviceLadder
-	queue   []func()
+	ladder  *DeviceLadder
 	backlog []func() // what has happened while it was stopped
 
 	shares  bool   // it holds the shared lock on use
@@ -60,8 +56,8 @@ type node struct {
 	closes  int // how often it has closed the device
 }
 
-func newSite(daemons int, file Record) *site {
-	s := &site{now: worldStart, present: true, index: 1, file: file}
+func newSite(daemons int, file reset.Record) *site {
+	s := &site{now: epoch, present: true, index: 1, file: file}
 	for i := range daemons {
 		s.daemons = append(s.daemons, nil)
 		s.start(i)
@@ -70,7 +66,7 @@ func newSite(daemons int, file Record) *site {
 }
 
 func (s *site) note(format string, args ...any) {
-	fmt.Fprintf(&s.story, "\n  %v %s", s.now.Sub(worldStart), fmt.Sprintf(format, args...))
+	fmt.Fprintf(&s.story, "\n  %v %s", s.now.Sub(epoch), fmt.Sprintf(format, args...))
 }
 
 func (s *site) fail(format string, args ...any) {
@@ -79,14 +75,14 @@ func (s *site) fail(format string, args ...any) {
 	}
 }
 
-func (s *site) list() (out []qprecovery.Identity) {
+func (s *site) list() (out []Identity) {
 	if s.present {
-		out = []qprecovery.Identity{{Parent: siteDevice.Parent, Name: siteDevice.Name, Index: s.index}}
+		out = []Identity{{Parent: siteDevice.Parent, Name: siteDevice.Name, Index: s.index}}
 	}
 	return out
 }
 
-var siteDevice = Device{Parent: "eth0", Name: "rxe0", Means: "link"}
+var siteDevice = reset.Device{Parent: "eth0", Name: "rxe0", Means: "link"}
 
 // start starts a daemon. If the device is absent, it completes a reset that was cut short, as
 // resetlock.Complete does, or tries again like a daemon that its service manager restarts.
@@ -96,17 +92,17 @@ func (s *site) start(number int) {
 	if !s.present && s.file.Begun && s.file.Device == siteDevice && s.intent == nil && !slices.ContainsFunc(s.daemons, func(o *node) bool { return o != nil && o.shares }) {
 		s.note("%d brings the device back at its start", number)
 		s.bring(true)
-		s.file.Phase, s.file.Begun = PhaseIdle, false
+		s.file.Phase, s.file.Begun = reset.PhaseIdle, false
 	}
 	if !s.present {
 		n.dead = true
 		s.todo = append(s.todo, task{s.now.Add(2 * time.Second), nil, func() { s.start(number) }})
 		return
 	}
-	n.locks = New(Config{Device: siteDevice, Name: fmt.Sprint("ib", number), Shared: true, Exclusive: true})
-	n.ladder = qprecovery.NewDeviceLadder(s.now, qprecovery.DeviceConfig{})
-	n.stepLocks(Event{Kind: Look})
-	n.step(qprecovery.Listed{Devices: s.list()})
+	n.ladder = NewDeviceLadder(s.now, DeviceConfig{Join: func([]Identity) (Resets, error) {
+		return reset.New(reset.Config{Device: siteDevice, Name: fmt.Sprint("ib", number), Shared: true, Exclusive: true}, n), nil
+	}})
+	n.step(Listed{Devices: s.list()})
 }
 
 // bring brings the device back as a new instance, or removes it.
@@ -117,7 +113,7 @@ func (s *site) bring(back bool) {
 	}
 	for _, n := range s.daemons {
 		if n != nil && !n.dead {
-			n.after(time.Millisecond, func() { n.step(qprecovery.Listed{Devices: s.list()}) })
+			n.after(time.Millisecond, func() { n.step(Listed{Devices: s.list()}) })
 		}
 	}
 }
@@ -131,14 +127,12 @@ func (s *site) run(d time.Duration) {
 	for end := s.now.Add(d); s.wrong == nil; {
 		next := end
 		for _, t := range s.todo {
-			next = qprecovery.Earlier(next, t.at)
+			next = Earlier(next, t.at)
 		}
 		for _, n := range s.daemons {
 			if !n.dead && !n.stopped {
 				at, _ := n.ladder.NextDeadline()
-				next = qprecovery.Earlier(next, at)
-				at, _ = n.locks.NextDeadline()
-				next = qprecovery.Earlier(next, at)
+				next = Earlier(next, at)
 			}
 		}
 		if next.After(s.now) {
@@ -175,47 +169,21 @@ func (n *node) expire() {
 		return
 	}
 	if at, ok := n.ladder.NextDeadline(); ok && !n.now.Before(at) {
-		n.step(qprecovery.Tick{})
-	}
-	if at, ok := n.locks.NextDeadline(); ok && !n.now.Before(at) {
-		n.stepLocks(Event{Kind: Look})
+		n.step(Tick{})
 	}
 }
 
-// do calls f after what was queued before it: an action of one machine may be an event for the
-// other.
-func (n *node) do(f func()) {
-	n.queue = append(n.queue, f)
-	if len(n.queue) > 1 {
-		return
-	}
-	for ; len(n.queue) > 0; n.queue = n.queue[1:] {
-		n.queue[0]()
+func (n *node) step(ev DeviceEvent) {
+	for _, a := range n.ladder.Step(n.now, ev, nil) {
+		n.act(a)
 	}
 }
 
-func (n *node) step(ev qprecovery.DeviceEvent) {
-	n.do(func() {
-		for _, a := range n.ladder.Step(n.now, ev, nil) {
-			n.act(a)
-		}
-	})
-}
-
-func (n *node) stepLocks(ev Event) {
-	actions := n.locks.Step(n.now, n, ev, nil)
-	n.do(func() {
-		for _, a := range actions {
-			n.actLocks(a)
-		}
-	})
-}
-
-func (n *node) act(a qprecovery.DeviceAction) {
+func (n *node) act(a DeviceAction) {
 	switch a := a.(type) {
-	case qprecovery.Open:
+	case Open:
 		n.after(10*time.Millisecond, func() { n.opened(a) })
-	case qprecovery.Close:
+	case Close:
 		if n.open != 0 && !n.closing {
 			n.closing, n.closes = true, n.closes+1
 			n.note("%d closes the device: %s", n.number, a.Reason)
@@ -223,23 +191,23 @@ func (n *node) act(a qprecovery.DeviceAction) {
 				n.after(5*time.Millisecond, n.closed)
 			}
 		}
-	case qprecovery.Abandon:
+	case Abandon:
 		n.zombie = n.open
 		n.after(time.Millisecond, n.closed)
-	case qprecovery.Refresh:
-		n.after(time.Millisecond, func() { n.step(qprecovery.Listed{Op: a.Op, Devices: n.list()}) })
-	case qprecovery.Check:
-		n.after(time.Millisecond, func() { n.step(qprecovery.Checked{Gen: a.Gen}) })
-	case qprecovery.Released:
-		n.stepLocks(Event{Kind: Released, ID: ID(a.ID)})
-	case qprecovery.RequestReset:
-		n.stepLocks(Event{Kind: Want})
+	case Refresh:
+		n.after(time.Millisecond, func() { n.step(Listed{Op: a.Op, Devices: n.list()}) })
+	case Check:
+		n.after(time.Millisecond, func() { n.step(Checked{Gen: a.Gen}) })
+	case ResetAction:
+		if how, is := a.Action.(reset.Reset); is {
+			n.reset(how)
+		}
 	}
 }
 
-func (n *node) opened(a qprecovery.Open) {
+func (n *node) opened(a Open) {
 	if !n.present {
-		n.step(qprecovery.Opened{Op: a.Op, Class: qprecovery.ClassRefused})
+		n.step(Opened{Op: a.Op, Class: ClassRefused})
 		return
 	}
 	for _, o := range n.daemons {
@@ -248,44 +216,21 @@ func (n *node) opened(a qprecovery.Open) {
 		}
 	}
 	n.open, n.gen, n.closing = n.index, a.Gen, false
-	n.stepLocks(Event{Kind: Opened})
-	n.step(qprecovery.Opened{Op: a.Op, Identity: n.list()[0]})
+	n.step(Opened{Op: a.Op, Identity: n.list()[0]})
 }
 
 func (n *node) closed() {
 	if n.closing {
 		n.open, n.closing = 0, false
-		n.step(qprecovery.Closed{Gen: n.gen})
-	}
-}
-
-var siteOutcomes = map[Outcome]qprecovery.ResetOutcome{
-	OutcomeDone: qprecovery.ResetDone, OutcomeFailed: qprecovery.ResetFailed, OutcomeTimeout: qprecovery.ResetTimedOut,
-	OutcomeHeld: qprecovery.ResetHeld, OutcomeDenied: qprecovery.ResetFailed, OutcomeAbsent: qprecovery.ResetNoDevice,
-}
-
-func (n *node) actLocks(a Action) {
-	switch a := a.(type) {
-	case Release:
-		n.step(qprecovery.ResetPending{ID: uint64(a.ID)})
-	case Ended:
-		if a.Abandon {
-			n.step(qprecovery.GraceOver{})
-		}
-		n.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: siteOutcomes[a.Outcome]})
-	case Reset:
-		if a.Abandon {
-			n.step(qprecovery.GraceOver{})
-		}
-		n.do(func() { n.reset(a) })
+		n.step(Closed{Gen: n.gen})
 	}
 }
 
 // reset deletes the device and adds it again. If the daemon dies meanwhile, the device is gone.
-func (n *node) reset(how Reset) {
+func (n *node) reset(how reset.Reset) {
 	n.note("%d resets the device: %+v", n.number, how)
 	if !how.Complete && !n.present {
-		n.after(0, func() { n.stepLocks(Event{Kind: Done, Outcome: OutcomeAbsent}) })
+		n.after(0, func() { n.step(ResetEvent{reset.Event{Kind: reset.Done, Outcome: reset.OutcomeAbsent}}) })
 		return
 	}
 	for _, o := range n.daemons {
@@ -302,11 +247,11 @@ func (n *node) reset(how Reset) {
 		n.hook = false
 		if n.loses {
 			n.loses = false
-			n.stepLocks(Event{Kind: Done, Outcome: OutcomeFailed, Unfinished: true})
+			n.step(ResetEvent{reset.Event{Kind: reset.Done, Outcome: reset.OutcomeFailed, Unfinished: true}})
 			return
 		}
 		n.bring(true)
-		n.stepLocks(Event{Kind: Done, Outcome: OutcomeDone})
+		n.step(ResetEvent{reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone}})
 	})
 }
 
@@ -330,13 +275,13 @@ func (n *node) stop(stop bool) {
 
 // The rest implements Kernel.
 
-func (n *node) Read() Record { return n.file }
+func (n *node) Read() reset.Record { return n.file }
 
-func (n *node) Write(r Record) {
+func (n *node) Write(r reset.Record) {
 	n.file = r
 	for _, o := range n.daemons {
 		if o != n && o != nil && !o.dead {
-			o.after(time.Millisecond, func() { o.stepLocks(Event{Kind: Look}) })
+			o.after(time.Millisecond, func() { o.step(ResetEvent{reset.Event{Kind: reset.Look}}) })
 		}
 	}
 }
@@ -416,7 +361,7 @@ func (s *site) settles() error {
 		case n.stopped:
 		case n.dead:
 			return fmt.Errorf("daemon %d cannot start", i)
-		case n.ladder.State() != qprecovery.DeviceHealthy || n.open != s.index:
+		case n.ladder.State() != DeviceHealthy || n.open != s.index:
 			return fmt.Errorf("daemon %d: %s, has instance %d open of %d", i, n.ladder.State(), n.open, s.index)
 		case n.closes > 0:
 			return fmt.Errorf("daemon %d has closed a device that works %d times", i, n.closes)
@@ -429,13 +374,13 @@ func (s *site) settles() error {
 // never releases the device, and a cause for a reset. The device works: no daemon resets it under
 // its holder, and every daemon has it open again, without an order.
 func TestR14R16R21DeviceIsNotClosedForEver(t *testing.T) {
-	records := map[string]Record{
+	records := map[string]reset.Record{
 		"no record":       {},
 		"unfinished":      {Begun: true, Number: 7, Device: siteDevice},
-		"cut short":       {Phase: PhaseResetting, Begun: true, Number: 7, Device: siteDevice},
-		"never begun":     {Phase: PhaseWanted, Number: 7, Device: siteDevice},
-		"of other means":  {Phase: PhaseResetting, Begun: true, Device: Device{Parent: "eth0", Name: "rxe0", Means: "pci"}},
-		"of other device": {Phase: PhaseResetting, Begun: true, Device: Device{Parent: "eth1", Name: "rxe1", Means: "link"}},
+		"cut short":       {Phase: reset.PhaseResetting, Begun: true, Number: 7, Device: siteDevice},
+		"never begun":     {Phase: reset.PhaseWanted, Number: 7, Device: siteDevice},
+		"of other means":  {Phase: reset.PhaseResetting, Begun: true, Device: reset.Device{Parent: "eth0", Name: "rxe0", Means: "pci"}},
+		"of other device": {Phase: reset.PhaseResetting, Begun: true, Device: reset.Device{Parent: "eth1", Name: "rxe1", Means: "link"}},
 	}
 	holders := map[string]func(*site){
 		"no holder":      func(*site) {},
@@ -446,7 +391,7 @@ func TestR14R16R21DeviceIsNotClosedForEver(t *testing.T) {
 	}
 	causes := map[string]func(*site){
 		"nothing": func(*site) {},
-		"order":   func(s *site) { s.daemons[0].step(qprecovery.Command{ID: 1, Do: qprecovery.DoReset}) },
+		"order":   func(s *site) { s.daemons[0].step(Command{ID: 1, Do: DoReset}) },
 		"fault":   func(s *site) { s.daemons[0].strike() },
 		"faults": func(s *site) {
 			for range 5 {
@@ -479,7 +424,7 @@ func TestR14R16R21DeviceIsNotClosedForEver(t *testing.T) {
 // strike makes the device fail for a daemon.
 func (n *node) strike() {
 	n.note("fault of daemon %d", n.number)
-	n.step(qprecovery.Fault{Gen: n.gen, Class: qprecovery.ClassDeviceError})
+	n.step(Fault{Gen: n.gen, Class: ClassDeviceError})
 }
 
 // mishaps are what may happen to a site.
@@ -488,7 +433,7 @@ var mishaps = []struct {
 	do   func(s *site, n *node)
 }{
 	{"fault", func(_ *site, n *node) { n.strike() }},
-	{"order", func(_ *site, n *node) { n.step(qprecovery.Command{ID: 1, Do: qprecovery.DoReset}) }},
+	{"order", func(_ *site, n *node) { n.step(Command{ID: 1, Do: DoReset}) }},
 	{"program", func(s *site, _ *node) { s.program = !s.program && s.present }},
 	{"stop", func(_ *site, n *node) { n.stop(true) }},
 	{"kill", func(_ *site, n *node) { n.kill() }},
@@ -506,7 +451,7 @@ var mishaps = []struct {
 // open again, without an order. A program may keep it open, and a daemon may stay stopped.
 func TestR14R16R21Product(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := newSite(rapid.IntRange(1, 3).Draw(t, "daemons"), Record{})
+		s := newSite(rapid.IntRange(1, 3).Draw(t, "daemons"), reset.Record{})
 		s.run(time.Second)
 		for range rapid.IntRange(1, 12).Draw(t, "mishaps") {
 			n := rapid.SampledFrom(s.daemons).Draw(t, "daemon")

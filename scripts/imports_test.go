@@ -19,7 +19,7 @@ import (
 const (
 	module   = "ipoibd"
 	root     = ".."
-	tableDoc = "../docs/architecture.md"
+	tableDoc = "imports.md"
 	shells   = "cmd/ipoibd/internal/"
 )
 

@@ -35,7 +35,7 @@
 //	backend/backend.go      | its row of the table backends; its name in a status
 //	backend/<kind>.go       | the implementation of HCA, and the entries of the inventory
 //	docs/status.schema.json | that name
-//	docs/architecture.md    | what package backend imports for it
+//	scripts/imports.md      | what package backend imports for it
 //
 // All other code asks the tables instead of comparing names. The inventory lists HCAs of the new
 // kind only on a host that has some, after those of the other kinds. A setting that only the new

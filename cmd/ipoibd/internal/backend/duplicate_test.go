@@ -112,7 +112,7 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}}
 	defer w.duplicates.close()
 	e := openEngine(t, a, 0)
-	defer e.Close()
+	defer e.dev.Close()
 	now := time.Now()
 	for i := range byte(90) {
 		a.Do(func() { w.look(now, e, nstest.Dev) })

@@ -104,7 +104,7 @@ func (h *softHCA) pause() error {
 	if e == nil {
 		return nil
 	}
-	if err := e.Pause(); !errors.Is(err, hca.ErrClosed) {
+	if err := e.dev.Pause(); !errors.Is(err, hca.ErrClosed) {
 		return err
 	}
 	return nil
@@ -112,7 +112,7 @@ func (h *softHCA) pause() error {
 
 func (h *softHCA) resume() {
 	if e := h.engine.Load(); e != nil {
-		e.Resume()
+		e.dev.Resume()
 	}
 }
 

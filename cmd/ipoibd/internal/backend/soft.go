@@ -40,7 +40,7 @@ type softHCA struct {
 
 // engine is an open software HCA.
 type engine struct {
-	*soft.Device
+	dev   *soft.Device
 	lanes []*udp.Transport // the first one has what they share
 }
 
@@ -206,7 +206,7 @@ func (h *softHCA) Change(cfg config.Device) {
 	h.pkeys = cfg.PKeys
 	h.mu.Unlock()
 	if e := h.engine.Load(); e != nil {
-		e.SetPKeys(h.table())
+		e.dev.SetPKeys(h.table())
 	}
 	h.peers.Set(cfg.Peers)
 }

@@ -32,7 +32,7 @@ func (w *watch) look(now time.Time, e *engine, netdev string) report.Notices {
 		w.judge.Opened()
 		w.duplicates.open(netdev)
 	}
-	port, err := e.QueryPort(1)
+	port, err := e.dev.QueryPort(1)
 	if err != nil {
 		return nil // it is closed, or has failed
 	}
@@ -51,7 +51,7 @@ func (w *watch) look(now time.Time, e *engine, netdev string) report.Notices {
 
 // shown returns what the device shows by itself.
 func (e *engine) shown() (h diagnose.SoftHCA) {
-	for _, c := range e.Counters() {
+	for _, c := range e.dev.Counters() {
 		switch c.Name {
 		case docs.DeviceTxPackets:
 			h.Sent = c.Value
@@ -63,7 +63,7 @@ func (e *engine) shown() (h diagnose.SoftHCA) {
 			h.NATs = c.Value
 		}
 	}
-	if seen, sender, suspected := e.NATSuspect(); suspected {
+	if seen, sender, suspected := e.dev.NATSuspect(); suspected {
 		h.From, h.ICRCOf = seen, sender
 	}
 	if size, needed, err := e.lanes[0].SendBuf(); err == nil {

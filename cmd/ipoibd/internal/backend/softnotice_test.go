@@ -45,11 +45,11 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 		for _, name := range []string{
 			docs.DeviceTxPackets, docs.DeviceRxPackets, docs.DeviceWireTxDropForbidden, docs.DeviceNATSuspected,
 		} {
-			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
+			if !slices.ContainsFunc(e.dev.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
 			}
 		}
-		must(t, e.Close())
+		must(t, e.dev.Close())
 		if text := w.look(time.Now(), e, nstest.Dev).Text(); text != "" {
 			t.Errorf("a device that is closed: %s", text)
 		}

@@ -2,8 +2,8 @@
 // YAML file, and checks them in one place. All mistakes are reported at once, as data:
 // file, line, field and text. [MakePlan] compares two configurations for a reload.
 //
-// [Fields], [DeviceFields] and [InterfaceFields] say everything about the fields but their use. A new field is one in
-// a struct, its row, and its use; then 'make man' rewrites the documentation.
+// [Fields], [DeviceFields] and [InterfaceFields] describe the fields, except for their use. A new field needs a member
+// of a struct, a row, code that uses it, and a case in TestPlanOfEachField; then 'make man' rewrites the documentation.
 package config
 
 import (
@@ -48,7 +48,7 @@ type Config struct {
 	Control       string      `json:"control"`
 	MetricsListen string      `json:"metrics_listen"`
 	Sandbox       bool        `json:"-"`
-	Lend          bool        `json:"lend"` // such a daemon needs no interface of its own
+	Lend          bool        `json:"lend"` // a daemon that lends needs no interface of its own
 	Devices       []Device    `json:"devices"`
 	Interfaces    []Interface `json:"interfaces"`
 

@@ -79,8 +79,8 @@ func lookUp(name string) kind {
 	return kind{}
 }
 
-// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel. What its fields mean is in
-// [DeviceFields].
+// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel. [DeviceFields] describes its
+// fields.
 type Device struct {
 	Name             string        `json:"name"`
 	HCA              string        `json:"device"` // SoftHCA, or the name of an RDMA device

@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// Field says everything about a field of a file but its use. [Parse] reads it, Validate checks it, [MakePlan] compares
-// it, 'ipoibd run' has its flag and variable, and docs/config.md documents it, all by this row alone.
+// Field describes a field of a file, except for its use. From this row alone, [Parse] reads the field, Validate checks
+// it, [MakePlan] compares it, and 'ipoibd run' makes its flag and variable. docs/config.md is made from it as well,
+// except for the conditions in its last column.
 type Field[T any] struct {
 	Name    string               // in a file
 	Of      func(*T) any         // points to its value
-	Live    bool                 // it changes at run time, without a rebuild or a restart
-	Only    Kind                 // of the HCAs that have it; empty: all have it
+	Live    bool                 // it can change at run time, without a rebuild or a restart
+	Only    Kind                 // the only kind of HCA that has it; empty: all have it
 	Flag    string               // empty: none
 	Help    string               // of the flag, and in docs/config.md
 	Default string               // in words, if the value in a new T does not say it
@@ -25,18 +26,18 @@ func (f *Field[T]) judge(x *T, m place) {
 	}
 }
 
-// Copy gives the field of one T the value of another T.
+// Copy copies the value of the field from one T to another.
 func (f *Field[T]) Copy(to, from *T) {
 	reflect.ValueOf(f.Of(to)).Elem().Set(reflect.ValueOf(f.Of(from)).Elem())
 }
 
-// same reports whether two T have the same value. An empty list is that of a list that is not set.
+// same reports whether the field has the same value in two T. An empty list equals one that is not set.
 func (f *Field[T]) same(a, b *T) bool {
 	x, y := reflect.ValueOf(f.Of(a)).Elem(), reflect.ValueOf(f.Of(b)).Elem()
 	return x.Kind() == reflect.Slice && x.Len()+y.Len() == 0 || reflect.DeepEqual(x.Interface(), y.Interface())
 }
 
-// Table has the fields of T, in the order of the documentation.
+// Table lists the fields of T in the order of the documentation.
 type Table[T any] []Field[T]
 
 // differing returns the names of the fields that differ.
@@ -49,7 +50,7 @@ func (t Table[T]) differing(a, b *T) (names []string) {
 	return names
 }
 
-// change returns Kept without differing fields, Changed if all of them are live, and else Rebuilt.
+// change returns Kept if no fields differ, Changed if all that differ are live, and Rebuilt otherwise.
 func (t Table[T]) change(differ []string) Change {
 	switch {
 	case len(differ) == 0:

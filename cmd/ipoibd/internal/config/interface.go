@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Interface is one ib0. What its fields mean is in [InterfaceFields].
+// Interface is one ib0. [InterfaceFields] describes its fields.
 type Interface struct {
 	Name        string   `json:"name"`
 	Device      string   `json:"device"`
@@ -24,7 +24,7 @@ type Interface struct {
 	Up          bool     `json:"up"`
 	SourceCheck bool     `json:"source_check"`
 	SendWRs     int      `json:"send_wrs"` // Validate replaces 0 by the device's default
-	RecvWRs     int      `json:"recv_wrs"` // so here
+	RecvWRs     int      `json:"recv_wrs"` // the same
 	EBPF        bool     `json:"ebpf"`
 	Follow      bool     `json:"follow"`
 	Netns       string   `json:"netns"`  // empty: that of the daemon
@@ -40,7 +40,7 @@ func NewInterface() Interface {
 	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault, EBPF: true}
 }
 
-// Change gives the live fields of f the values of another interface.
+// Change copies the live fields of another interface to f.
 func (f *Interface) Change(to *Interface) {
 	for _, field := range InterfaceFields {
 		if field.Live {

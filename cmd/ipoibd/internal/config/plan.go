@@ -70,7 +70,7 @@ func MakePlan(was, is *Config) (Plan, error) {
 	return p, nil
 }
 
-// shown returns the value that v points to in a message: a string other than a path in quotes.
+// shown returns the value that v points to, as messages show it: in quotes if it is a string other than a path.
 func shown(v any) string {
 	if s, ok := v.(*string); ok && !filepath.IsAbs(*s) {
 		return strconv.Quote(*s)

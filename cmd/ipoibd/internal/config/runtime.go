@@ -13,7 +13,7 @@ import (
 
 var errNoJSON = errors.New("the interface is not a JSON object")
 
-// Addition says how an interface was added at run time. All others are those of the start, or of a file.
+// Addition says how an interface was added at run time. All other interfaces come from a file or from flags.
 type Addition struct {
 	Request  string `json:"request"`
 	Existing bool   `json:"existing"` // the interface must exist, left by an earlier daemon
@@ -37,7 +37,7 @@ func (h *handed) UnmarshalJSON(text []byte) error {
 // plain is a Config that encodes itself field by field.
 type plain Config
 
-// capsule is a Config in the state that a daemon hands over: each interface says how it was added.
+// capsule is a Config in the state that a daemon hands over: each interface contains its Addition.
 type capsule struct {
 	plain
 	Interfaces []handed  `json:"interfaces"`

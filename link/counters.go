@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counters are the counts of this process since Open or Inherit.
+// Counters are the counts of this process since Open or Import.
 type Counters struct {
 	// Read and Written count the frames that ReadBatch returned, and those from
 	// WriteVectors that the kernel accepted.

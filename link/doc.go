@@ -21,10 +21,12 @@
 // processes the one that attaches last sees the others, so no two succeed. The lock is released when
 // the process exits, is valid in any namespace to which the interface is moved, and needs no file.
 //
-// The alias of an interface contains the PID of its holder, and the PID namespace in which that is
-// its number. It only adds the PID to [OwnedError], also in a sandbox, which hides the descriptors of
-// other processes. The PID is unknown if it is of another PID namespace, if the process has exited, or
-// if the host has chosen another alias, which then stays. Close restores the alias to [AliasPrefix].
+// The alias of an interface contains the PID of its holder, and the PID namespace to which the PID
+// belongs. [OwnedError] reports this PID, even in a sandbox, which hides the descriptors of other
+// processes. The PID is a hint: a process with CAP_NET_ADMIN can change the alias, and after a process
+// was killed, another one may get its PID. It is unknown if it belongs to another PID namespace, if no
+// such process exists, or if the host has chosen another alias, which then stays. Close restores the
+// alias to [AliasPrefix].
 //
 // # Ownership
 //

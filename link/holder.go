@@ -19,7 +19,7 @@ func signature(pid int) string {
 	return fmt.Sprintf("%s%d of %s", signed, pid, namespace)
 }
 
-// sign writes into the alias of an interface that this process holds it, unless the host has chosen another alias.
+// sign records this process in the alias of an interface as its holder, unless the host has chosen another alias.
 // Other processes report the PID in their errors. The alias does not protect the interface: the queues do. So a
 // failure, for lack of rights, costs only the PID.
 func sign(r *rtnl, l netlink.Link) {
@@ -41,7 +41,7 @@ func setAlias(r *rtnl, l netlink.Link, alias string) error {
 	return r.setLink(l.Attrs().Index, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
 }
 
-// holder returns the PID of the process that has signed an interface, or 0 if there is none in this PID namespace.
+// holder returns the PID of the process that has signed an interface, or 0 if this PID namespace has no such process.
 func holder(l netlink.Link) (pid int) {
 	alias := l.Attrs().Alias
 	_, _ = fmt.Sscanf(alias, signed+"%d", &pid)

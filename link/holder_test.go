@@ -12,8 +12,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The alias names the holder, unless the host has chosen another one, and no process that has exited or is of another
-// PID namespace.
+// The alias names the holder, unless the host has chosen another alias. A process that has exited, or belongs to
+// another PID namespace, is not reported as the holder.
 func TestAliasNamesTheHolder(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -28,7 +28,7 @@ func TestAliasNamesTheHolder(t *testing.T) {
 	const chosen = AliasPrefix + " uplink"
 	for _, c := range []struct {
 		was      string // before Open
-		pid      int    // that it says
+		pid      int    // that the alias names
 		held     string // while it is open
 		unheld   string // after Close
 		restored bool   // an inspection signs again

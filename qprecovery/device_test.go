@@ -326,7 +326,7 @@ func (w *deviceWatcher) device() Identity {
 }
 
 // TestR21DeviceInvariants applies days of random events. There are never two sessions at
-// once; nothing is opened while a reset is pending; Released is emitted only if nothing is
+// once; nothing is opened while a reset is pending; a release is reported only if nothing is
 // held; a zombie's objects keep the device held; each command gets one answer; each state,
 // except suspended and given up, has a deadline or waits for an answer; and once every request
 // succeeds, except one opening that may hang, the device becomes healthy without a command, unless

@@ -30,7 +30,7 @@
 //
 // # Parts
 //
-// No part knows the interface. Each has what it needs, and Run passes on what one has for another:
+// No part knows the interface. Each holds only what it needs, and Run passes results from one to another:
 //
 //	Run ---+-------------+--------------+-----------+
 //	       |             |              |           |
@@ -58,8 +58,8 @@
 // run their jobs one after the other: the worker of fabric calls the verbs and owns the
 // endpoint, the worker of host calls netlink. A job returns a function, which Run then calls.
 //
-// A recovery switches the carrier itself, since that must not wait until it has halted the lanes. What else follows
-// from its steps, Run does after them: it fits the MTU, gives the peer table the address of the queue pair, and only
+// A recovery switches the carrier itself, since that must not wait until it has halted the lanes. After its
+// steps, Run does the rest: it fits the MTU, gives the peer table the address of the queue pair, and only
 // then lets the recovery start the pumps.
 //
 // # Up and down

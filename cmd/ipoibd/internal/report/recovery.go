@@ -48,7 +48,7 @@ type RecoveryRecord struct {
 	Omitted  int             `json:"omitted,omitempty"`
 }
 
-// RecoveryStep is a rung that was entered. It has names, so that it keeps those that another version has added.
+// RecoveryStep is a rung that was entered. It contains names, to keep those that another version has added.
 type RecoveryStep struct {
 	Rung   string    `json:"rung"`
 	Reason string    `json:"reason"`

@@ -119,6 +119,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"three lanes", "devices:\n  - {name: soft, lanes: 3}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: 3 is not 1, 2, 4 or 8"},
 		{"sixteen lanes", "devices:\n  - {name: soft, lanes: 16}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: 16 is not 1, 2, 4 or 8"},
 		{"lanes of a real HCA", "devices:\n  - {device: mlx5_0, lanes: 2}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: applies only to the software HCA"},
+		{"no lanes of a real HCA", "devices:\n  - {device: mlx5_0, lanes: -1}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: applies only to the software HCA"},
 		{"template", "interfaces:\n  - name: ib%d\n    device: soft\ndevices: [{name: soft}]", `x.yaml:2: interfaces[0].name: "ib%d" is not`},
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is out of range (68 to 4092)"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
@@ -240,6 +241,14 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("accepted, but not valid: %v", c.Validate())
 		}
 	})
+}
+
+// A setting of the other kind of HCA may be given as not set.
+func TestZeroOfTheOtherKind(t *testing.T) {
+	text := "devices: [{device: mlx5_0, lanes: 0, underlay: '', standard_mtu: false}]\ninterfaces: [{}]"
+	if _, err := Parse("x.yaml", []byte(text)); err != nil {
+		t.Error(err)
+	}
 }
 
 // A field that is null keeps its default.

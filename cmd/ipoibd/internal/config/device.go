@@ -146,7 +146,8 @@ func (d *Device) check(at string, ms *Mistakes) {
 			f.judge(d, m)
 		} else if own != "" { // without a kind, the HCA is the mistake
 			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.Only })
-			m.require(reflect.DeepEqual(f.Of(d), f.Of(&fresh)), "applies only to %s", kinds[i].text)
+			unset := reflect.ValueOf(f.Of(d)).Elem().IsZero() || reflect.DeepEqual(f.Of(d), f.Of(&fresh))
+			m.require(unset, "applies only to %s", kinds[i].text)
 		}
 	}
 }

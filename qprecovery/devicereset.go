@@ -13,7 +13,7 @@ type Resets interface {
 	NextDeadline() (at time.Time, ok bool)
 }
 
-// coordination is what this process knows of a reset of the device, whoever does it.
+// coordination is what this process knows of a reset of the device, no matter which process does it.
 type coordination struct {
 	with     Resets // nil: not joined yet
 	news     bool   // the agreement has said something since advance was called

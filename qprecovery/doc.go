@@ -49,8 +49,8 @@
 // failures and the pause that is due) and suspension.
 //
 // The processes that use a device agree about its resets (package reset). The ladder calls
-// its part in that agreement ([Resets]): it requests a reset, is told that one is pending,
-// whoever requested it, reports that this process has nothing open, and learns the outcome.
+// its part in that agreement ([Resets]): it requests a reset, learns that one is pending (its own
+// or that of another process), reports that this process has nothing open, and learns the outcome.
 // [ResetAction] is what is left to do for the shell: to reset the device, and to log. After a
 // reset the list of devices is read, because the reset of hardware removes the instance and
 // adds another one. That is part of the reset, as are all changes of the list within two

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -114,8 +115,9 @@ func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {
 	}
 	s := f.state(link.Counters{}) // the TAP's own counts go on
 	s.Ladder = qprecovery.Handed{}
-	if cfg.Device != f.cfg.Device || cfg.Port != f.cfg.Port || cfg.PKey != f.cfg.PKey {
-		s.Peers = nil // others are on that link
+	sameGID := cfg.GID == f.cfg.GID && reflect.DeepEqual(cfg.GIDIndex, f.cfg.GIDIndex)
+	if env.Device != f.fabric.dev || cfg.Port != f.cfg.Port || cfg.PKey != f.cfg.PKey || !sameGID {
+		s.Peers = nil // others are on that link, or reached from that address
 	}
 	f.programs.close()
 	next, err := construct(cfg, f.host.tap, s, env)

@@ -45,6 +45,17 @@ func TestRebuildKeepsPeers(t *testing.T) {
 	})
 }
 
+// Peers that were reached from another GID may be out of reach.
+func TestRebuildWithAnotherGIDForgetsPeers(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.rebuild(func(c *config.Interface) { c.GID = "fe80::1" })
+		if s := a.iface.Status(); len(s.Peers) != 0 {
+			t.Errorf("peers %+v", s.Peers)
+		}
+	})
+}
+
 // The peers of another partition are others.
 func TestRebuildInAnotherPartitionForgetsPeers(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {

@@ -94,11 +94,12 @@ func (d *DeviceLadder) join() error {
 // request requests a reset. Without the locks it fails at once; only an operator can request a reset of a
 // device that was never open.
 func (d *DeviceLadder) request() {
-	if d.join() == nil {
+	err := d.join()
+	if err == nil {
 		d.agree(reset.Event{Kind: reset.Want})
 		return
 	}
-	failed := reset.Ended{Outcome: reset.OutcomeFailed, Detail: "cannot open the locks shared with other processes"}
+	failed := reset.Ended{Outcome: reset.OutcomeFailed, Detail: "cannot open the locks: " + err.Error()}
 	d.emit(ResetAction{failed})
 	d.resetEnded(failed.Outcome)
 }

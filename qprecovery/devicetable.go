@@ -35,7 +35,8 @@ const (
 	DeviceWaiting
 	// DeviceGivenUp: the wait is over. Only a command of the operator leaves this state.
 	DeviceGivenUp
-	// DeviceSuspended: it is closed on request. No timer runs; only Resume leaves this state.
+	// DeviceSuspended: it is closed on request. No timer of the device runs, only that of the locks; only
+	// Resume leaves this state.
 	DeviceSuspended
 	numDeviceState
 )

@@ -12,7 +12,7 @@ type Field[T any] struct {
 	Name    string               // in a file
 	Of      func(*T) any         // points to its value
 	Live    bool                 // it can change at run time, without a rebuild or a restart
-	Only    Kind                 // the only kind of HCA that has it; empty: all have it
+	Only    Kind                 // the only kind of HCA with this field; empty: both kinds
 	Flag    string               // empty: none
 	Help    string               // of the flag, and in docs/config.md
 	Default string               // in words, if the value in a new T does not say it

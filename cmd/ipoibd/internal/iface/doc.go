@@ -49,7 +49,7 @@
 //	recovery   | recovery.go, reconcile.go,  | the ladder; compares host    | comes, attached, up, detached, tooLong
 //	           | freeze.go                   | and device                   |
 //	neighbours | neighbours.go, echo.go      | peer table, pings, strays    | answers that no ping waits for
-//	reports    | pathreports.go              | narrow paths, as believed    | what to ask, what is refuted
+//	reports    | pathreports.go              | narrow paths to heed         | what to ask, what is refuted
 //	programs   | programs.go                 | eBPF programs of the TAP     |
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and the

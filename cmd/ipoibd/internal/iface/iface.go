@@ -102,7 +102,8 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 
 // Rebuild returns an interface with another configuration, perhaps on another device, in place of one
 // whose Run has ended. It takes over the TAP, so that ib0 stays as it is, also under another name and
-// in another network namespace. Only a change of the number of lanes, or of the place that the
+// in another network namespace; and the peers and counters, but not the peers if the device, the port,
+// the P_Key or the configured GID changes. Only a change of the number of lanes, or of the place that the
 // configuration gives ib0, needs another TAP, by Close or Delete, and Open. After an error the TAP is
 // closed. f must not be used any more, except for its Status.
 func (f *Iface) Rebuild(cfg config.Interface, env Env) (*Iface, error) {

@@ -19,6 +19,7 @@ import (
 //   - no process closes a device that works because a reset was cut short;
 //   - a process abandons its users, or gives up on others, only after the grace period;
 //   - the user alternately gets Release and Ended;
+//   - a process that has looked need not look again at once;
 //   - every state leads to rest without further mishaps. At rest every running process
 //     uses the device, no reset is pending, and none that a running process could
 //     complete is cut short; or the processes wait for a stopped leader.
@@ -102,8 +103,8 @@ func TestExploreFindsMistakes(t *testing.T) {
 			}
 		}, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"takes no notice that the device works", StateUsing, Opened, nil, "E", budget{wants: 1, fails: 1, returns: 1}, "closes a device that works"},
-		{"does not read the intent again", StateWaiting, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
-		{"does not notice requests", StateUsing, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not read the intent again", StateWaiting, Look, nil, "EE", budget{wants: 1, deaths: 1}, "due again at once"},
+		{"does not notice requests", StateUsing, Look, func(m *Machine, _ Event) { m.lookAgain() }, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"opens the device before the reset has ended", StateWaiting, Look, func(m *Machine, _ Event) {
 			m.become(StateUsing, time.Time{})
 			m.end(OutcomeDone, "")

@@ -49,7 +49,7 @@ type Kind uint8
 const (
 	Look     Kind = iota // the intent file may have changed, or a deadline has passed
 	Want                 // the user requests a reset
-	Released             // the user holds nothing of the device
+	Released             // the answer to Release, unless Ended has come since: the user holds nothing of the device
 	Done                 // the reset returned; OutcomeDenied, OutcomeHeld: nothing was done
 	Opened               // the user has opened the device, so nothing is left of a reset that was cut short
 	Close                // this process exits; the user holds nothing, and no reset is under way
@@ -280,11 +280,14 @@ func (m *Machine) follow(Event) {
 			m.k.Disclaim()
 		}
 	}
-	if !m.open() && m.k.Share() {
-		m.become(StateUsing, time.Time{})
-		m.end(m.rec.Outcome, m.rec.Detail)
-		m.look(Event{}) // rule 2
-		return
+	if !m.open() {
+		m.deadline = time.Time{}
+		if m.k.Share() {
+			m.become(StateUsing, time.Time{})
+			m.end(m.rec.Outcome, m.rec.Detail)
+			m.look(Event{}) // rule 2
+			return
+		}
 	}
 	if !m.pending {
 		m.askRelease()

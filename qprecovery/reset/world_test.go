@@ -209,12 +209,19 @@ func (w *world) continueStep(i int) error {
 	if p.works && p.ev.Kind != Want && !p.m.wants && p.m.state == StateUsing && m.state == StateLeading {
 		return fmt.Errorf("process %d closes a device that works in order to complete a reset", i)
 	}
+	looked := p.ev.Kind == Look
 	p.m, p.busy, p.ev, p.answers = &m, false, Event{}, nil
 	if p.leaves {
 		w.die(i)
 		return nil
 	}
-	return w.user(i, out)
+	if err := w.user(i, out); err != nil {
+		return err
+	}
+	if at, ok := m.NextDeadline(); ok && looked && !at.After(p.now) {
+		return fmt.Errorf("process %d, %s, has looked and is due again at once", i, m.state)
+	}
+	return nil
 }
 
 // step runs a Step. It returns false if the Step needs a second new system call.

@@ -47,6 +47,7 @@ type childConfig struct {
 	Absent       bool          // it finds no device to reset
 	Loses        bool          // its reset removes the device and does not bring it back
 	Alone        bool          // its resets concern no other process
+	Blind        bool          // its user namespace allows no inotify instances
 	GUID         byte          // tells devices apart
 }
 
@@ -88,6 +89,8 @@ type child struct {
 	arm  int        // the action at which the coordinator stops, counted down; 0: none
 	goOn chan struct{}
 
+	asked int // how often it was asked to release the device
+
 	seal *processtest.Guard
 }
 
@@ -121,6 +124,11 @@ func childMain(text string) int {
 	}
 	if err := os.WriteFile(c.conf.Device, nil, 0o600); err != nil { // the first file also starts the runtime's poller
 		panic(err)
+	}
+	if c.conf.Blind {
+		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
+			panic(err)
+		}
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	slog.Info("up") // the first time of day that is written reads the time zone's file
@@ -196,6 +204,8 @@ type share struct {
 	c      *child
 	events chan reset.Event
 	out    chan reset.Action // for the user
+	asked  int               // how often it was asked to release the device
+	answer chan int          // which Release the user has answered
 	joined chan struct{}     // closed when the user may open the device
 	hook   sync.WaitGroup
 	done   chan reset.Event // of the hook, which may begin when events is being closed
@@ -203,7 +213,7 @@ type share struct {
 
 func (c *child) share(l *Locks) *share {
 	l.machine = reset.New(l.files.conf.Config, stepper{l.files, c})
-	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), joined: make(chan struct{}), done: make(chan reset.Event, 1)}
+	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), answer: make(chan int, 1000), joined: make(chan struct{}), done: make(chan reset.Event, 1)}
 	go s.run()
 	return s
 }
@@ -215,8 +225,8 @@ func (s *share) run() {
 	in := false
 	pending := s.step(reset.Event{Kind: reset.Look})
 	for {
-		for _, a := range pending {
-			switch a := a.(type) {
+		for ; len(pending) > 0; pending = pending[1:] {
+			switch a := pending[0].(type) {
 			case reset.Reset:
 				s.hook.Go(func() {
 					ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.c.conf.Limit, reset.DefaultLimit))
@@ -225,9 +235,10 @@ func (s *share) run() {
 				})
 			case reset.Release:
 				if !in {
-					s.events <- reset.Event{Kind: reset.Released}
+					pending = append(pending, s.step(reset.Event{Kind: reset.Released})...)
 					continue
 				}
+				s.asked++
 				s.out <- a
 			default:
 				if in {
@@ -254,6 +265,10 @@ func (s *share) run() {
 				return
 			}
 			pending = s.step(ev)
+		case n := <-s.answer:
+			if n == s.asked { // and not one that has ended since
+				pending = s.step(reset.Event{Kind: reset.Released})
+			}
 		case ev := <-s.done:
 			pending = s.step(ev)
 		case <-s.Changes():
@@ -344,13 +359,14 @@ func (c *child) obey(s *share, order string) {
 func (c *child) handle(s *share, a reset.Action) {
 	switch a := a.(type) {
 	case reset.Release:
+		c.asked++
 		c.say("pending")
 		if c.conf.Dead {
 			return
 		}
 		time.Sleep(c.conf.Slow)
 		c.try("close", c.dev.close())
-		s.events <- reset.Event{Kind: reset.Released}
+		s.answer <- c.asked
 	case reset.Ended:
 		c.say("ended %s %s", a.Outcome, a.Detail)
 		if a.Outcome != reset.OutcomeTimeout { // then it cannot be opened

@@ -310,7 +310,7 @@ func (f *files) Foreign() bool { return f.conf.Holders != nil && len(f.conf.Hold
 func (f *files) sharers() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, pid := range append(f.lockers(f.use), f.lockers(f.former)...) {
+	for _, pid := range f.lockers(f.use, f.former) {
 		name := "a process"
 		if comm, err := fs.ReadFile(os.DirFS("/proc"), strconv.Itoa(pid)+"/comm"); err == nil {
 			name = strings.TrimSpace(string(comm))
@@ -324,22 +324,28 @@ func (f *files) sharers() (names []string) {
 // hold many, and the latest come first.
 const maxLocks = 1 << 20
 
-// lockers returns the other processes that have a lock on a file, as far as they are of
+// lockers returns the other processes that have a lock on one of the files, as far as they are of
 // this PID namespace or of one below it (/proc/locks, proc(5)).
-func (f *files) lockers(file *os.File) (pids []int) {
-	var st unix.Stat_t
-	if f.procLocks == nil || unix.Fstat(int(file.Fd()), &st) != nil {
+func (f *files) lockers(files ...*os.File) (pids []int) {
+	var inodes []string
+	for _, file := range files {
+		var st unix.Stat_t
+		if unix.Fstat(int(file.Fd()), &st) == nil {
+			inodes = append(inodes, fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+		}
+	}
+	if f.procLocks == nil || len(inodes) == 0 {
 		return nil
 	}
-	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for lines := bufio.NewScanner(io.NewSectionReader(f.procLocks, 0, maxLocks)); lines.Scan(); {
 		fields := strings.Fields(lines.Text()) // such as 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
-		if len(fields) < 8 || fields[1] != "FLOCK" || fields[5] != inode {
+		if len(fields) < 8 || fields[1] != "FLOCK" || !slices.Contains(inodes, fields[5]) {
 			continue
 		}
 		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && pid != os.Getpid() {
 			pids = append(pids, pid)
 		}
 	}
-	return pids
+	slices.Sort(pids) // a lock appears twice if others are taken while the kernel lists them
+	return slices.Compact(pids)
 }

@@ -48,7 +48,10 @@ func eachStep(t *testing.T, leads bool, grace time.Duration, least int, strike f
 				d.leave()
 			}
 		})
-		if over || t.Failed() {
+		if t.Failed() {
+			return
+		}
+		if over {
 			if n <= least {
 				t.Errorf("%d steps, want %d at least", n-1, least)
 			}

@@ -6,36 +6,29 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/link/linktest/nstest"
 	"ipoibd/qprecovery/reset"
 )
 
 // Other processes of the same user can use up the inotify instances that the user may have.
-// The locks work without: the machine looks once a second.
+// A daemon without one looks once a second.
 func TestR16WithoutInotify(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	for {
-		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-		if err != nil {
-			break
-		}
-		defer unix.Close(fd)
-	}
-	l, err := Open(Config{Dir: t.TempDir() + "/locks", Config: reset.Config{Exclusive: true}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	l.Step(time.Now(), reset.Event{Kind: reset.Look}, nil)
-	if s := l.Status(); s.State != reset.StateUsing {
-		t.Errorf("state %s, want using", s.State)
+	s := newShared(t)
+	asks, blind := s.join("ib0"), s.join("ib1", container, configured(func(c *childConfig) { c.Blind = true }))
+	asks.order("request")
+	asked := asks.await("request").at
+	t.Logf("closed after %v", blind.await("close").at-asked)
+	asks.await(wantsDone)
+	blind.await(wantsDone)
+	blind.leave()
+	blind.awaitEnd()
+	if !strings.Contains(blind.errs.String(), "cannot watch for resets") {
+		t.Errorf("it can watch:\n%s", blind.errs)
 	}
 }
 

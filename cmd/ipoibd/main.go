@@ -1,5 +1,3 @@
-// Ipoibd is an IPoIB network interface daemon: a TAP interface whose Ethernet
-// frames travel as RFC 4391 datagrams over an HCA's UD queue pairs.
 package main
 
 import (

@@ -5,15 +5,16 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 )
 
-// reference returns docs/config.md, whose tables of fields and flags, and the live fields in the table of "Reload", are
-// made from the tables of package config. The last column of the fields is written by hand. With -update, it rewrites
-// the page.
+// reference returns docs/config.md, whose tables of fields, the list of their flags, and the live fields in the table
+// of "Reload", are made from the tables of package config. The last column of the fields is written by hand. With
+// -update, it rewrites the page.
 func reference(t *testing.T) string {
 	t.Helper()
 	stored := readManual(t, "docs/config.md")
@@ -26,9 +27,8 @@ func reference(t *testing.T) string {
 			"\nEach of `interfaces`:\n\n" + rows(config.InterfaceFields, &iface, interfaces) + "\n"
 	})
 	made = between(made, "`routes`:\n\n", "\nSIGINT", func(string) string {
-		own, device, iface := config.New(), config.NewDevice(), config.NewInterface()
-		return "| flag | default |\n|---|---|\n" +
-			flags(config.Fields, &own) + flags(config.DeviceFields, &device) + flags(config.InterfaceFields, &iface)
+		all := slices.Concat(flags(config.Fields), flags(config.DeviceFields), flags(config.InterfaceFields))
+		return strings.Join(all, ", ") + ".\n"
 	})
 	for before, names := range map[string]string{
 		"| device | ": live(config.DeviceFields, true), "| interface | ": live(config.InterfaceFields, true),
@@ -92,14 +92,14 @@ func defaultCell[T any](f config.Field[T], x *T) string {
 	}
 }
 
-// flags returns the rows of the flags of fields.
-func flags[T any](table config.Table[T], x *T) (out string) {
+// flags returns the flags of fields.
+func flags[T any](table config.Table[T]) (names []string) {
 	for _, f := range table {
 		if f.Flag != "" {
-			out += fmt.Sprintf("| `--%s` |%s |\n", f.Flag, defaultCell(f, x))
+			names = append(names, "`--"+f.Flag+"`")
 		}
 	}
-	return out
+	return names
 }
 
 // live returns the names of the fields that change at run time, or of the others.

@@ -213,7 +213,7 @@ func TestStatusOrdersHistograms(t *testing.T) {
 	if want := []string{"tap_bytes_512_1023", "tap_bytes_4096_8191", "tap_bytes_32768_65535"}; !slices.Equal(order, want) {
 		t.Errorf("order %q", order)
 	}
-	if n := strings.Count(text, "by their length in bytes"); n != 1 {
+	if n := strings.Count(text, "by length in bytes"); n != 1 {
 		t.Errorf("the meaning is printed %d times", n)
 	}
 }

@@ -66,8 +66,7 @@ var Fields = Table[Config]{{
 	},
 }, {
 	Name: "metrics_listen", Of: func(c *Config) any { return &c.MetricsListen }, Flag: "metrics-listen",
-	Help: "serve probes and metrics over TCP on this `address`, such as 127.0.0.1:9471 " +
-		"(the control socket always serves them)",
+	Help: "also serve probes and metrics over TCP, on this `address`, such as 127.0.0.1:9471",
 	check: func(c *Config, m place) {
 		m.require(c.MetricsListen == "" || validListen(c.MetricsListen), "%q is not an IP address, or localhost, with a "+
 			"port, such as 127.0.0.1:9471 or [::1]:9471; without an address, as in :9471, it stands for all addresses "+

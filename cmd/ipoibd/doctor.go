@@ -35,8 +35,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find what is wrong or missing, and what to do about it",
 		Long: "Find what is wrong or missing on this machine and in the running daemon, the most\n" +
-			"important first, each with its evidence and what to do. The command changes nothing.\n" +
-			"It prints nothing if it finds nothing.\n\n" +
+			"important first, each with its evidence and what to do. The command changes nothing, and\n" +
+			"prints nothing if all is well.\n\n" +
 			"Without a daemon, it examines what 'ipoibd run' would need with the same flags, variables\n" +
 			"and file. With one, it examines the interfaces and devices of the daemon, and watches their\n" +
 			"counters for a moment, so run it while the traffic in question is being sent.\n\n" +

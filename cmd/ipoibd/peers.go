@@ -20,11 +20,10 @@ func peersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peers",
 		Short: "List the peers: when each was last heard, and its bytes",
-		Long: "List the peers of each interface: their IP addresses, their addresses on the fabric, the\n" +
-			"state of their address handles, how long ago data was last sent to each and anything was\n" +
-			"last heard from it, and the bytes of the IP packets in both directions, without multicasts\n" +
-			"that are sent. A peer that stays silent while data is sent to it is dead or unreachable.\n" +
-			"'ipoibd status --json' has the same data as JSON.",
+		Long: "List the peers of each interface: IP addresses, address on the fabric, state of the address\n" +
+			"handle, how long ago data was sent to each and anything was heard from it, and the bytes of\n" +
+			"IP packets in both directions, without sent multicasts. A peer that stays silent while data\n" +
+			"is sent to it is dead or unreachable. 'ipoibd status --json' has the same as JSON.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			if err != nil {

@@ -40,7 +40,7 @@ func pingCommand() *cobra.Command {
 		Long: "Send echo requests to a peer, by IP address, or by the GID or MAC that 'ipoibd status -v'\n" +
 			"shows, and print round trips and losses. The requests use the same queue pair, peer table\n" +
 			"and path as IP, but bypass the kernel's IP stack and firewall on the interface. Only ipoibd\n" +
-			"answers them; the kernel's IPoIB does not.\n\n" +
+			"answers them.\n\n" +
 			"--sweep finds the largest packet that reaches the peer and comes back. The command fails\n" +
 			"if no answer arrives at all.",
 		Args: func(_ *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ func reloadCommand() *cobra.Command {
 		Short: "Apply the daemon's configuration file",
 		Long: "Apply the daemon's configuration file as it is now, without touching devices and interfaces\n" +
 			"that do not change. The command prints what was done with each: kept, changed, rebuilt\n" +
-			"(it ended, and another one began in its place), added or removed.\n\n" +
+			"(another one took its place), added or removed.\n\n" +
 			"If the file has mistakes, nothing changes; the command prints them and exits with 2.\n" +
 			"If a change failed in part, it exits with 1.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -50,8 +50,8 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
-			"At its start the daemon drops all privileges that its configuration does not need, and\n" +
-			"executes itself again (--sandbox=false: it keeps them).\n\n" +
+			"At its start the daemon drops all privileges that its configuration does not need, unless\n" +
+			"--sandbox=false.\n\n" +
 			"The interface is created down: 'ip link set ib0 up', or --up, opens the queue pair.\n" +
 			"When the daemon exits, the interface stays, with its addresses and without carrier; the\n" +
 			"next start adopts it. The daemon stops within 8 seconds. A second signal kills it at once.\n" +
@@ -233,12 +233,10 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.user, "user", "ipoibd",
-		"if root starts the daemon, run as this `user`, with the capabilities that the configuration needs; "+
-			"root stays root, as does the default if there is no such user")
+		"if root starts the daemon, run as this `user`; root stays root, as does the default if there is no such user")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon exits")
 	fs.BoolVar(&f.takeOver, "take-over", false,
-		"take over from the daemon that answers on the control socket, without interrupting traffic; "+
-			"start normally if none is running")
+		"take over from the running daemon without interrupting traffic; start normally if none is running")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 
 	bindFields(fs, config.Fields, &f.own)

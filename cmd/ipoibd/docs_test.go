@@ -123,8 +123,8 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 			}
 		}
 	}
-	if found != 3 {
-		t.Errorf("found %d examples, want 3", found)
+	if found != 2 {
+		t.Errorf("found %d examples, want 2", found)
 	}
 }
 

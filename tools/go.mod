@@ -1,4 +1,3 @@
-// A module of its own, so that ipoibd does not depend on what its tools need.
 module ipoibd/tools
 
 go 1.26.0
@@ -7,7 +6,7 @@ tool (
 	github.com/cilium/ebpf/cmd/bpf2go
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	golang.org/x/perf/cmd/benchstat
-	golang.zx2c4.com/wireguard // Debian 12's has no segmentation offloads
+	golang.zx2c4.com/wireguard
 	gotest.tools/gotestsum
 )
 

@@ -1,4 +1,3 @@
-// A module of its own, so that ipoibd does not depend on what these tests need.
 module ipoibd/scripts/kubernetes
 
 go 1.26.0
@@ -7,7 +6,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/pod-security-admission v0.37.2
-	sigs.k8s.io/kustomize/api v0.21.2 // v0.21.3 requires Go 1.27
+	sigs.k8s.io/kustomize/api v0.21.2
 	sigs.k8s.io/kustomize/kyaml v0.21.2
 	sigs.k8s.io/yaml v1.6.0
 )

@@ -60,6 +60,24 @@ func TestCountersAreDocumented(t *testing.T) {
 	t.Logf("%d counters", len(shown))
 }
 
+// `make demo` shows two hosts that talk over ib0.
+func TestDemo(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	script, err := filepath.Abs("../demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	demo := exec.CommandContext(t.Context(), script, "1500")
+	demo.Env = append(os.Environ(), "DEMO_SECONDS=1", "IPOIBD="+os.Getenv(daemonEnv))
+	out, err := demo.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The commands in README's section Use, in their order, connect two hosts, one of which then
 // gives ib0 to a container.
 func TestReadmeUse(t *testing.T) {

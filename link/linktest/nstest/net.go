@@ -33,8 +33,8 @@ func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string,
 	})
 	a.setUp(nameA)
 	b.setUp(nameB)
-	a.waitOperational(nameA)
-	b.waitOperational(nameB)
+	a.WaitOperational(nameA)
+	b.WaitOperational(nameB)
 }
 
 const (
@@ -42,10 +42,10 @@ const (
 	operationalPoll  = time.Millisecond
 )
 
-// waitOperational waits until an interface with carrier is operational. The kernel makes it
+// WaitOperational waits until an interface with carrier is operational. The kernel makes it
 // so a little later, and drops frames until then (linkwatch_do_dev,
 // net/core/link_watch.c).
-func (ns *Namespace) waitOperational(name string) {
+func (ns *Namespace) WaitOperational(name string) {
 	ns.tb.Helper()
 	ns.Do(func() {
 		for end := time.Now().Add(operationalLimit); ; time.Sleep(operationalPoll) {

@@ -59,11 +59,9 @@ type DeviceConfig struct {
 // for and give up the device. It must be used by one goroutine. [DeviceState] explains what
 // each state may do; deviceRows is the transition table.
 type DeviceLadder struct {
-	cfg  DeviceConfig
-	now  time.Time // of the current Step
-	out  []DeviceAction
-	born bool     // id is known: it has been open, or was to be reset before it could be opened
-	id   Identity // zero: unknown
+	cfg DeviceConfig
+	now time.Time // of the current Step
+	out []DeviceAction
 
 	state DeviceState
 	why   Reason    // why the state was entered
@@ -89,6 +87,29 @@ type checks struct {
 	due   time.Time     // of the next one; zero: one is unanswered
 	again bool          // a port has changed since that one was requested
 	pause time.Duration // after the latest one, which failed; 0: it succeeded
+}
+
+// answered plans the next check after one that has not found a failure of the device. It is soon if
+// the check failed for another reason.
+func (c *checks) answered(now time.Time, succeeded bool) {
+	wait := checkEvery
+	if !succeeded {
+		wait = BackOff(c.pause, checkFirst, checkEvery)
+		c.pause = wait
+	} else {
+		c.pause = 0
+	}
+	if c.again {
+		wait = 0
+	}
+	c.again, c.due = false, now.Add(wait)
+}
+
+// soon plans a check for now, or, if one is unanswered, right after its answer.
+func (c *checks) soon(now time.Time) {
+	if c.again = c.due.IsZero(); !c.again {
+		c.due = now
+	}
 }
 
 // wait is the state of the wait rung. It is extended once, by waitMore, if this process was
@@ -137,8 +158,8 @@ type DeviceStatus struct {
 // Status returns the current status.
 func (d *DeviceLadder) Status() DeviceStatus {
 	s := DeviceStatus{
-		State: d.state, Reason: d.why, Since: d.since, Rung: d.rung, Identity: d.id,
-		Listed: d.born && !d.list.absent, Dead: d.list.absent && d.list.dead.is,
+		State: d.state, Reason: d.why, Since: d.since, Rung: d.rung, Identity: d.list.id,
+		Listed: d.list.born && !d.list.absent, Dead: d.list.absent && d.list.dead.is,
 		Suspended: d.suspension.on, GivesUp: d.wait.due,
 		History: d.history.list(), Counts: d.history.counts,
 	}
@@ -182,7 +203,12 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	case Fault:
 		d.fault(ev)
 	case Checked:
-		d.checked(ev)
+		switch {
+		case ev.Gen != d.gen, ev.Class.OfDevice():
+			d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
+		case d.state == DeviceHealthy:
+			d.check.answered(d.now, ev.Class == ClassSuccess)
+		}
 	case Asked:
 		if ev.Gen != d.gen {
 			d.history.counts.Stale++
@@ -215,7 +241,7 @@ func (d *DeviceLadder) advance() {
 		d.apply(deviceCauseOrdered, ReasonDeviceReset)
 	}
 	if d.session.state == sessionNone {
-		opens := (d.state == DeviceOpening || d.state == DeviceStarting) && d.session.op != d.op.id
+		opens := d.state.opens() && d.session.op != d.op.id
 		if opens {
 			_ = d.join() // without locks, the opening fails
 		}
@@ -224,11 +250,11 @@ func (d *DeviceLadder) advance() {
 			d.agree(reset.Event{Kind: reset.Released})
 		}
 		if opens && !d.reset.pending {
-			d.session.begin(d.now, d.op.id, d.gen, d.id.Index)
+			d.session.begin(d.now, d.op.id, d.gen, d.list.id.Index)
 			d.op.deadline = deadline{} // the session has its own
 			open := Open{Op: d.op.id, Gen: d.gen}
 			if !d.cfg.AllowForeign {
-				open.Want = d.id
+				open.Want = d.list.id
 			}
 			d.emit(open)
 		}
@@ -251,9 +277,7 @@ func (d *DeviceLadder) fault(ev Fault) {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
 	case ev.Class == ClassPort && d.state == DeviceHealthy:
-		if d.check.again = d.check.due.IsZero(); !d.check.again {
-			d.check.due = d.now
-		}
+		d.check.soon(d.now)
 	case c.cause != causeDevice:
 		d.history.counts.Absorbed++
 	default:
@@ -274,35 +298,12 @@ func (d *DeviceLadder) fail(since time.Time, why Reason) {
 	}
 }
 
-// checked handles the result of a Check, and plans the next one while the device is
-// healthy. After an error that is not the device's, that is soon.
-func (d *DeviceLadder) checked(ev Checked) {
-	switch {
-	case ev.Gen != d.gen:
-		d.history.counts.Stale++
-	case ev.Class.OfDevice():
-		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
-	case d.state == DeviceHealthy:
-		wait := checkEvery
-		if ev.Class != ClassSuccess {
-			wait = BackOff(d.check.pause, checkFirst, checkEvery)
-			d.check.pause = wait
-		} else {
-			d.check.pause = 0
-		}
-		if d.check.again {
-			wait = 0
-		}
-		d.check.again, d.check.due = false, d.now.Add(wait)
-	}
-}
-
 // verdict returns the cause that decides what follows once the device is closed.
 func (d *DeviceLadder) verdict() deviceCause {
 	switch {
 	case d.suspension.on:
 		return deviceCauseUnwanted
-	case !d.born:
+	case !d.list.born:
 		return deviceCauseUnborn
 	case d.list.absent:
 		return deviceCauseAbsent

@@ -103,7 +103,7 @@ func newDeviceWatcher(cfg DeviceConfig) *deviceWatcher {
 }
 
 func (w *deviceWatcher) do(ev DeviceEvent) error {
-	before, index := w.d.state, w.d.id.Index
+	before, index := w.d.state, w.d.list.id.Index
 	switch ev := ev.(type) {
 	case Opened:
 		if ev.Op == w.opening && w.opening != 0 {
@@ -132,7 +132,7 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 			return fmt.Errorf("%v on %#v: %w", before, ev, err)
 		}
 	}
-	if otherInstance(index, w.d.id.Index) && !w.open { // it has nothing to do with the objects of the former one
+	if otherInstance(index, w.d.list.id.Index) && !w.open { // it has nothing to do with the objects of the former one
 		w.clean = true
 	}
 	if err := w.checkState(before); err != nil {
@@ -143,7 +143,7 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 
 // present reports whether the instance that was opened last is in the list.
 func (w *deviceWatcher) present() bool {
-	return !w.d.list.absent && !otherInstance(w.d.session.index, w.d.id.Index)
+	return w.d.list.has(w.d.session.index)
 }
 
 func (w *deviceWatcher) checkAction(a DeviceAction) error {
@@ -189,7 +189,7 @@ func (w *deviceWatcher) checkAction(a DeviceAction) error {
 			return fmt.Errorf("gives up after %v", waited)
 		}
 	case ReportForeign:
-		if w.d.id.Same(a.Identity) {
+		if w.d.list.id.Same(a.Identity) {
 			return fmt.Errorf("reports the same device as foreign")
 		}
 	}
@@ -319,8 +319,8 @@ func (w *deviceWatcher) driveToHealth(hangs bool) error {
 
 // device returns the machine's device.
 func (w *deviceWatcher) device() Identity {
-	if w.d.born {
-		return w.d.id
+	if w.d.list.born {
+		return w.d.list.id
 	}
 	return same
 }
@@ -480,7 +480,7 @@ func TestR22ChoosesItsInstance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if id := w.d.id; id != same || w.d.State() != DeviceHealthy {
+	if id := w.d.list.id; id != same || w.d.State() != DeviceHealthy {
 		t.Errorf("%+v, %v, want the same device, healthy", id, w.d.State())
 	}
 }

@@ -5,15 +5,17 @@ import (
 	"time"
 )
 
-// listing is what is known from the list of devices.
+// listing is what is known from the list of devices, and which of them is the device.
 type listing struct {
 	devices []Identity
-	absent  bool   // the device is not in the list
-	ours    bool   // its removal was the work of a reset
-	last    uint64 // the latest Refresh
-	op      uint64 // the one that is unanswered; 0: none
-	again   bool   // its answer will be too old, so another Refresh must follow
-	dead    dead   // an absent device that is present on its bus
+	born    bool     // id is known: it has been open, or was to be reset before it could be opened
+	id      Identity // of the device; zero: unknown
+	absent  bool     // the device is not in the list
+	ours    bool     // its removal was the work of a reset
+	last    uint64   // the latest Refresh
+	op      uint64   // the one that is unanswered; 0: none
+	again   bool     // its answer will be too old, so another Refresh must follow
+	dead    dead     // an absent device that is present on its bus
 	foreign foreigners
 }
 
@@ -42,6 +44,26 @@ func (d *dead) spent(now time.Time) bool {
 	d.due = now.Add(d.pause)
 	return true
 }
+
+// identify returns whether the identity of the device is known. That of a device that was never
+// open is the first in the list.
+func (l *listing) identify() bool {
+	if !l.born && len(l.devices) > 0 && !l.devices[0].Dead {
+		l.born, l.id, l.absent = true, l.devices[0], false
+	}
+	return l.born
+}
+
+// opened notes the identity of the device, which was opened for the first time. The list knows its index.
+func (l *listing) opened(id Identity) {
+	l.born, l.id, l.absent = true, id, false
+	if i := slices.IndexFunc(l.devices, id.Same); i >= 0 && !l.devices[i].Dead {
+		l.id = l.devices[i]
+	}
+}
+
+// has reports whether the instance of the device with an index is in the list.
+func (l *listing) has(index uint32) bool { return !l.absent && !otherInstance(index, l.id.Index) }
 
 // gone reports whether there is no device that could be reset.
 func (l *listing) gone() bool { return l.absent && !l.dead.is }
@@ -95,7 +117,7 @@ func (d *DeviceLadder) listed(ev Listed) {
 	d.list.devices = ev.Devices
 	_ = d.join() // an opening retries it, and fails without the locks
 	switch {
-	case d.born:
+	case d.list.born:
 		d.compare()
 	case d.state == DeviceStarting:
 		d.openFirst()
@@ -105,8 +127,8 @@ func (d *DeviceLadder) listed(ev Listed) {
 // compare finds out whether the device was removed, has appeared, or was replaced by another
 // instance.
 func (d *DeviceLadder) compare() {
-	i := slices.IndexFunc(d.list.devices, d.id.Same)
-	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
+	i := slices.IndexFunc(d.list.devices, d.list.id.Same)
+	if exact := slices.Index(d.list.devices, d.list.id); exact >= 0 {
 		i = exact
 	}
 	if i >= 0 && d.list.devices[i].Dead {
@@ -115,10 +137,10 @@ func (d *DeviceLadder) compare() {
 	} else {
 		d.list.dead.is = false
 	}
-	was, ours := d.list.absent, d.ours()
+	was, ours := d.list.absent, !d.cfg.NoReset && d.reset.ours(d.now, d.state)
 	if d.list.absent = i < 0; d.list.absent {
 		if !was {
-			d.gone()
+			d.gone(ours)
 		}
 		if i, d.out = d.list.foreigner(d.cfg.AllowForeign, d.out); i < 0 {
 			return
@@ -128,36 +150,33 @@ func (d *DeviceLadder) compare() {
 	if was {
 		ours = d.list.ours
 	}
-	before := d.id
-	d.id = d.list.devices[i]
-	if was || d.id != before {
+	before := d.list.id
+	d.list.id = d.list.devices[i]
+	if was || d.list.id != before {
 		d.wait.pause = 0
 	}
 	switch {
-	case otherInstance(before.Index, d.id.Index):
+	case otherInstance(before.Index, d.list.id.Index):
 		d.replaced(ours)
 	case d.state != DeviceWaiting:
 	case was:
 		d.proceed(ReasonDeviceBack)
-	case d.id != before && d.session.hold != holdHeld: // it was renamed, so an opening failed by its former name
+	case d.list.id != before && d.session.hold != holdHeld: // it was renamed, so an opening failed by its former name
 		d.proceed(ReasonRetry)
 	}
 }
 
-// ours reports whether a reset may have caused a change of instance.
-func (d *DeviceLadder) ours() bool { return !d.cfg.NoReset && d.reset.ours(d.now, d.state) }
-
 // gone handles the removal of the device. A pause continues if the removal is an effect of
 // the reset that led to the pause.
-func (d *DeviceLadder) gone() {
-	d.list.ours, d.wait.pause = d.ours(), 0
+func (d *DeviceLadder) gone(ours bool) {
+	d.list.ours, d.wait.pause = ours, 0
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)
 	case DeviceDropping:
-		d.reset.unplug = d.reset.wanted && !d.list.ours
+		d.reset.unplug = d.reset.wanted && !ours
 	case DevicePausing:
-		if d.list.ours {
+		if ours {
 			d.budget.owed = d.op.due.Sub(d.now)
 		}
 		d.apply(deviceCauseAbsent, ReasonRemoved)

@@ -1,7 +1,6 @@
 package qprecovery
 
 import (
-	"slices"
 	"time"
 
 	"ipoibd/qprecovery/reset"
@@ -55,6 +54,9 @@ func (s *session) begin(now time.Time, op uint64, gen, index uint32) {
 	s.patience.set(now, openLimit)
 }
 
+// wanted reports whether a device in this state waits for the opening of the session.
+func (s *session) wanted(in DeviceState, op uint64) bool { return in.opens() && s.op == op }
+
 // close asks the users to release the session, if there is one. If the device does not
 // work, the session is failed first, so that no user waits for it.
 func (s *session) close(why Reason, fail bool, out []DeviceAction) []DeviceAction {
@@ -94,7 +96,7 @@ func (d *DeviceLadder) closed(ev Closed) {
 	}
 	s.state = sessionNone
 	switch {
-	case d.reset.outcome == reset.OutcomeDone, otherInstance(s.index, d.id.Index):
+	case d.reset.outcome == reset.OutcomeDone, otherInstance(s.index, d.list.id.Index):
 		s.hold = holdFresh
 	case d.reset.outcome == reset.OutcomeHeld: // it cannot be reset now, so it is opened as it is
 		s.hold = holdFree
@@ -127,31 +129,24 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 	d.session.state, d.session.hold, d.session.patience = sessionOpen, holdHeld, deadline{}
 	d.agree(reset.Event{Kind: reset.Opened})
-	if d.opening() {
+	wanted := d.session.wanted(d.state, d.op.id)
+	if wanted {
 		d.reset.drop = drop{}
 	}
-	if !d.born {
-		d.born, d.id, d.list.absent = true, ev.Identity, false
-		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 && !d.list.devices[i].Dead {
-			d.id = d.list.devices[i]
-		}
-		d.session.index = d.id.Index
+	if !d.list.born {
+		d.list.opened(ev.Identity)
+		d.session.index = d.list.id.Index
 	}
 	switch {
-	case !d.opening():
+	case !wanted:
 		d.out = d.session.close(d.why, false, d.out)
 	case d.suspension.on:
 		d.apply(deviceCauseSuspend, ReasonSuspended)
-	case d.list.absent || otherInstance(d.session.index, d.id.Index):
+	case !d.list.has(d.session.index):
 		d.apply(deviceCauseRemoved, ReasonRemoved)
 	default:
 		d.apply(deviceCauseOpened, d.why)
 	}
-}
-
-// opening reports whether the state waits for the opening of the session.
-func (d *DeviceLadder) opening() bool {
-	return d.session.op == d.op.id && (d.state == DeviceStarting || d.state == DeviceOpening)
 }
 
 // notOpened handles an opening that failed, or was abandoned. One that failed because of the
@@ -159,18 +154,18 @@ func (d *DeviceLadder) opening() bool {
 // one. An error of an instance that was removed in the meantime says nothing about the next one.
 func (d *DeviceLadder) notOpened(c Class) {
 	s := &d.session
-	broken := c.NeedsReset() && !d.cfg.NoReset && !d.list.absent && !otherInstance(s.index, d.id.Index)
+	broken := c.NeedsReset() && !d.cfg.NoReset && d.list.has(s.index)
 	s.state, s.patience = sessionNone, deadline{}
 	if broken {
 		s.hold = holdHeld
 	}
 	switch {
-	case !d.opening():
+	case !s.wanted(d.state, d.op.id):
 	case d.suspension.on:
 		d.apply(deviceCauseUnwanted, ReasonSuspended)
 	case d.state == DeviceStarting && d.suspension.cancelled: // and resumed since
 		d.openFirst()
-	case broken && d.identify():
+	case broken && d.list.identify():
 		d.apply(deviceCauseFault, classes[c].reason)
 	default:
 		why := ReasonVerbFailed
@@ -180,13 +175,4 @@ func (d *DeviceLadder) notOpened(c Class) {
 		d.wait.pause = BackOff(d.wait.pause, retryFirst, RetryEvery)
 		d.apply(deviceCauseFailed, why)
 	}
-}
-
-// identify returns whether the identity of the device is known. That of a device that was never
-// open is the first in the list.
-func (d *DeviceLadder) identify() bool {
-	if !d.born && len(d.list.devices) > 0 && !d.list.devices[0].Dead {
-		d.born, d.id, d.list.absent = true, d.list.devices[0], false
-	}
-	return d.born
 }

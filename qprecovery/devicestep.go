@@ -72,7 +72,7 @@ func (d *DeviceLadder) resettable() bool {
 	case DeviceOpening:
 		return d.rung != RungDevice && !d.list.gone()
 	}
-	return d.identify() && !d.list.gone()
+	return d.list.identify() && !d.list.gone()
 }
 
 // suspend closes the device, if necessary after an opening or closing has ended. A device
@@ -133,7 +133,7 @@ func (d *DeviceLadder) become(r *deviceRow, why Reason) {
 		d.why = why
 		d.healthy()
 		return
-	case r.rung != RungNone && d.born:
+	case r.rung != RungNone && d.list.born:
 		d.climb(r.rung, why)
 	}
 	d.why = why

@@ -52,6 +52,9 @@ func (s DeviceState) String() string {
 	return deviceStates[s]
 }
 
+// opens reports whether the device is opened in this state.
+func (s DeviceState) opens() bool { return s == DeviceStarting || s == DeviceOpening }
+
 // MarshalText writes the name.
 func (s DeviceState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 

@@ -89,7 +89,7 @@ func (d *DeviceLadder) HandOver(now time.Time) (h HandedDevice, ok bool) {
 		return h, true
 	case DeviceStarting, DevicePausing, DeviceWaiting, DeviceGivenUp, DeviceSuspended:
 		h.State, h.Reason, h.Since, h.Rung, h.Record = d.state, d.why, d.since, d.rung, d.history.current()
-		h.Identity, h.Absent, h.Hold = d.id, d.list.absent, d.session.hold
+		h.Identity, h.Absent, h.Hold = d.list.id, d.list.absent, d.session.hold
 		if !d.op.due.IsZero() {
 			h.NextTry = d.op.due.Sub(now)
 		}
@@ -122,7 +122,7 @@ func InheritDeviceLadder(now time.Time, cfg DeviceConfig, h HandedDevice) *Devic
 	}
 	d.state, d.why, d.since, d.rung = h.State, h.Reason, h.Since, h.Rung
 	d.history.continues(now, h.Record, h.Reason)
-	d.id, d.born = h.Identity, h.Identity != Identity{}
+	d.list.id, d.list.born = h.Identity, h.Identity != Identity{}
 	d.list.absent = h.Absent
 	d.session.hold, d.session.index = h.Hold, h.Identity.Index
 	return d

@@ -41,7 +41,7 @@ func TestR29DeviceAnswersCommands(t *testing.T) {
 		for _, do := range []Do{DoReset, DoRecover} {
 			d := NewDeviceLadder(epoch, DeviceConfig{})
 			d.list.devices = []Identity{same}
-			d.born, d.suspension.on = s != DeviceStarting, s == DeviceSuspended
+			d.list.born, d.suspension.on = s != DeviceStarting, s == DeviceSuspended
 			d.become(&deviceRow{to: s, rung: RungDevice}, ReasonNone)
 			out := d.Step(epoch, Command{7, do}, nil)
 			if !slices.Contains(out, DeviceAction(Answer{7, want[s][do]})) {

@@ -65,11 +65,7 @@ var results = map[qprecovery.Result]error{
 // command passes an operator's command to the machine and returns its answer.
 func (d *Device) command(ctx context.Context, do qprecovery.Do) error {
 	done := make(chan error, 1)
-	order := func(o *owner) {
-		o.commands++
-		o.answers[o.commands] = done
-		o.step(qprecovery.Command{ID: o.commands, Do: do})
-	}
+	order := func(o *owner) { o.command(do, done) }
 	for calls := d.calls; ; {
 		select {
 		case calls <- order:
@@ -96,8 +92,8 @@ type Status struct {
 // Status returns the state that Run has published. Any goroutine may call it; it does not
 // wait for Run.
 func (d *Device) Status() Status {
-	s := d.published.Load().status
-	if c := d.shared.Load(); c != nil {
+	s := d.public.last.Load().status
+	if c := d.public.locks.Load(); c != nil {
 		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
 	}
 	return s

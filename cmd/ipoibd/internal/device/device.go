@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
-	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/port"
 )
@@ -101,30 +97,12 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 // publishes.
 type Device struct {
 	cfg       Config
-	log       *slog.Logger
 	calls     chan func(*owner) // Run calls them
 	asked     chan qprecovery.Asked
 	ended     chan struct{} // closed when Run has ended
-	published atomic.Pointer[published]
-	shared    atomic.Pointer[resetlock.Sharer]
-	opens     atomic.Uint64
-	suspended bool // Run begins suspended
-
-	// Run's, once it has begun.
-	machine  *qprecovery.DeviceLadder
-	sharer   resetlock.Sharer // nil: the files are not open yet
-	unshared error            // why
-
-	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
-
-	mu   sync.Mutex // guards subs
-	subs map[chan struct{}]struct{}
-}
-
-// published is the state of a device as other goroutines see it.
-type published struct {
-	view   View
-	status Status // without the coordination
+	public    *publisher
+	owner     *owner // Run's, once it has begun
+	suspended bool   // Run begins suspended
 }
 
 // New returns a device that Run will open.
@@ -137,34 +115,22 @@ func New(cfg Config) *Device {
 		cfg.Locks = func(c resetlock.Config) (resetlock.Sharer, error) { return resetlock.Open(c) }
 	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
-		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
-		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		cfg: cfg, calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
+		ended: make(chan struct{}), public: &publisher{subs: map[chan struct{}]struct{}{}},
 	}
-	now := time.Now()
-	d.machine = qprecovery.NewDeviceLadder(now, d.ladder())
-	d.published.Store(&published{
-		view: View{Err: ErrNotOpen}, status: Status{DeviceStatus: qprecovery.DeviceStatus{Since: now}},
-	})
+	d.public.last.Store(&published{})
+	d.owner = newOwner(cfg, d.calls, d.public)
 	return d
-}
-
-// ladder returns the configuration of the device's machine.
-func (d *Device) ladder() qprecovery.DeviceConfig {
-	return qprecovery.DeviceConfig{
-		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace,
-		AllowForeign: d.cfg.AllowForeign, NoReset: d.cfg.NoReset, Join: d.join,
-	}
 }
 
 // BeginSuspended makes Run begin suspended, as after Suspend. It is called before Run.
 func (d *Device) BeginSuspended() { d.suspended = true }
 
 // View returns the present view.
-func (d *Device) View() View { return d.published.Load().view }
+func (d *Device) View() View { return d.public.last.Load().view }
 
 // Opens returns how many sessions have been opened.
-func (d *Device) Opens() uint64 { return d.opens.Load() }
+func (d *Device) Opens() uint64 { return d.public.last.Load().opens }
 
 // Ask requests a reset of the device, for an interface that cannot recover by itself. It
 // never blocks. instance is the session that the interface uses: if a later one is
@@ -185,35 +151,7 @@ func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 
 // Subscribe returns a channel that has a value whenever the view may have changed since
 // the last receive, and a function that ends the subscription.
-func (d *Device) Subscribe() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	ch <- struct{}{}
-	d.mu.Lock()
-	d.subs[ch] = struct{}{}
-	d.mu.Unlock()
-	return ch, func() {
-		d.mu.Lock()
-		delete(d.subs, ch)
-		d.mu.Unlock()
-	}
-}
-
-// publish replaces what is published, and notifies the subscribers if the view has changed.
-func (d *Device) publish(p published) {
-	last := d.published.Swap(&p).view
-	if p.view.Session == last.Session && p.view.GaveUp == last.GaveUp &&
-		fmt.Sprint(p.view.Err) == fmt.Sprint(last.Err) && reflect.DeepEqual(p.view.Ports, last.Ports) {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for ch := range d.subs {
-		select {
-		case ch <- struct{}{}:
-		default: // it has not read the last one yet
-		}
-	}
-}
+func (d *Device) Subscribe() (<-chan struct{}, func()) { return d.public.subscribe() }
 
 // Answers returns nil once Run's goroutine has answered, also if Run has ended. While that goroutine
 // hangs, Answers blocks until ctx ends, and returns its error. Any goroutine may call it.

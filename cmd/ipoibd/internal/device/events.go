@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
-	"ipoibd/ud/port"
 )
 
 // Watch calls f for each event of a QP or CQ until stop is called; f is never called after
@@ -92,28 +90,6 @@ func (o *owner) fault(s *Session, class qprecovery.Class) {
 	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: class}) })
 }
 
-// setPorts sets the ports of the session. It reports to the operator that the GID of a port
-// has another IP family: hosts whose GIDs are of the former one cannot be reached.
-func (o *owner) setPorts(ports []hca.PortAttr) {
-	o.ports = ports
-	for i, attr := range ports {
-		plan, err := port.MakePlan(attr, port.Want{Port: uint8(i + 1), PKey: hca.PKeyDefault})
-		if err != nil {
-			continue // it has no GID now
-		}
-		is, was := "IPv6", o.families[i]
-		if plan.GID.Addr().Is4() {
-			is = "IPv4"
-		}
-		o.families[i] = is
-		if was != "" && was != is {
-			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; "+
-				"if that is not intended, change the IP addresses of %s",
-				i+1, was, is, plan.GID.Addr(), is, cmp.Or(o.cfg.Underlay, "its netdev")))
-		}
-	}
-}
-
 // eventLevel returns the level of an event's log message. Repetitions of CQ_ERR are only for
 // debugging: rxe reports one for every completion that is lost, thousands of them
 // (rxe_cq_post, drivers/infiniband/sw/rxe/rxe_cq.c).
@@ -125,35 +101,4 @@ func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo
-}
-
-// check queries the ports through the open session, whether or not it has users (R8), and publishes
-// them. The query may take long, since it may wait for a lock of the host (guard.Options).
-func (o *owner) check(gen uint32) {
-	s := o.session
-	if s.Attr().NeverBlocks { // no other thread has to run, so an idle daemon rests
-		ports, err := queryPorts(s)
-		o.checked(s, gen, ports, err)
-		return
-	}
-	o.work.Go(func() {
-		ports, err := queryPorts(s)
-		o.tell(func(o *owner) { o.checked(s, gen, ports, err) })
-	})
-}
-
-// checked handles the result of a check.
-func (o *owner) checked(s *Session, gen uint32, ports []hca.PortAttr, err error) {
-	class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
-	switch {
-	case class.OfDevice():
-		o.log.Error("cannot query the ports; recovering the device", "err", err)
-	case err != nil && o.unqueried != s:
-		o.unqueried = s
-		o.log.Warn("cannot query the ports; retrying", "err", err)
-	case err == nil && o.session == s:
-		o.unqueried = nil
-		o.setPorts(ports)
-	}
-	o.step(qprecovery.Checked{Gen: gen, Class: class})
 }

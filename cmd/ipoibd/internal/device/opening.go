@@ -42,31 +42,38 @@ type opened struct {
 
 // open begins an opening. The machine requests no other before it has the result.
 func (o *owner) open(a qprecovery.Open) {
-	if o.unshared != nil { // the device is not used without the locks
+	if o.locks.err != nil { // the device is not used without the locks
 		o.opening = opening{op: a.Op, cancel: func() {}}
-		o.do(func() { o.opened(a.Op, opened{}, o.unshared) })
+		o.do(func() { o.opened(a.Op, opened{}, o.locks.err) })
 		return
 	}
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.opening = opening{a.Op, cancel}
 	o.work.Go(func() {
 		defer cancel()
-		got, err := o.openSession(ctx, o.ctx, a.Gen, a.Want)
+		got, err := o.opener.session(ctx, o.ctx, a.Gen, a.Want)
 		if err != nil && ctx.Err() != nil {
 			err = ctx.Err()
 		}
 		if !o.tell(func(o *owner) { o.opened(a.Op, got, err) }) && err == nil {
-			o.closeHCA(got.session)
+			o.opener.close(got.session)
 		}
 	})
 }
 
-// openSession opens the HCA as a new generation and queries its ports. It closes any device
+// opener opens and closes sessions. Any goroutine may call its methods.
+type opener struct {
+	open    Opener
+	log     *slog.Logger
+	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
+}
+
+// session opens the HCA as a new generation and queries its ports. It closes any device
 // other than want again (R22); the zero identity accepts any device. The end of ctx cancels the opening, but
 // only the end of running abandons one that hangs.
-func (d *Device) openSession(ctx, running context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
-	open := func(context.Context) (hca.Device, error) { return d.cfg.Open(ctx) }
-	dev, err := guard.Open(running, open, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies})
+func (p *opener) session(ctx, running context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
+	open := func(context.Context) (hca.Device, error) { return p.open(ctx) }
+	dev, err := guard.Open(running, open, guard.Options{VerbTimeout: verbTimeout, Zombies: &p.zombies})
 	if err != nil {
 		return opened{}, err
 	}
@@ -89,21 +96,20 @@ func (d *Device) openSession(ctx, running context.Context, gen uint32, want qpre
 		id.PortGUID = ports[0].GUID
 	}
 	if want != (qprecovery.Identity{}) && !want.Same(id) {
-		d.closeHCA(s)
+		p.close(s)
 		return opened{}, fmt.Errorf("%w: node GUID %s", errForeign, id.NodeGUID)
 	}
 	return opened{session: s, ports: ports, id: id}, nil
 }
 
-func queryPorts(s *Session) ([]hca.PortAttr, error) {
-	ports := make([]hca.PortAttr, s.Attr().Ports)
-	for i := range ports {
-		var err error
-		if ports[i], err = s.QueryPort(uint8(i + 1)); err != nil {
-			return nil, err
-		}
+// close closes the context. If that fails, because the context is busy or does not
+// answer, close closes it in error state, where closing cannot fail.
+func (p *opener) close(s *Session) {
+	if err := s.Close(); err != nil {
+		p.log.Error("cannot close the device; closing it in error state", "err", err)
+		s.Fail(err)
+		_ = s.Close() // it is in error state
 	}
-	return ports, nil
 }
 
 // opened handles the result of an opening. A session that has opened although its opening was
@@ -111,7 +117,7 @@ func queryPorts(s *Session) ([]hca.PortAttr, error) {
 func (o *owner) opened(op uint64, got opened, err error) {
 	if op != o.opening.op {
 		if err == nil {
-			o.work.Go(func() { o.closeHCA(got.session) })
+			o.work.Go(func() { o.opener.close(got.session) })
 		}
 		return
 	}
@@ -126,8 +132,8 @@ func (o *owner) opened(op uint64, got opened, err error) {
 	if err == nil {
 		attr := got.session.Attr()
 		o.session, o.attr = got.session, &attr
-		o.opens.Add(1)
-		o.setPorts(got.ports)
+		o.opens++
+		o.note(o.ports.set(got.ports, o.cfg.Underlay)...)
 		o.logOpen()
 		o.startEvents(o.session)
 	}
@@ -136,7 +142,7 @@ func (o *owner) opened(op uint64, got opened, err error) {
 
 func (o *owner) logOpen() {
 	a, gids := o.session.Attr(), []string{}
-	for _, port := range o.ports {
+	for _, port := range o.ports.attrs {
 		for _, gid := range port.GIDs {
 			gids = append(gids, gid.GID.String())
 		}
@@ -176,7 +182,7 @@ func (o *owner) retire() {
 		}
 		s.stopEvents()
 		done := make(chan struct{})
-		o.work.Go(func() { defer close(done); o.closeHCA(s) })
+		o.work.Go(func() { defer close(done); o.opener.close(s) })
 		var enough <-chan time.Time
 		switch {
 		case s.Err() == nil:
@@ -194,16 +200,6 @@ func (o *owner) retire() {
 			o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
 		})
 	})
-}
-
-// closeHCA closes the context. If that fails, because the context is busy or does not
-// answer, closeHCA closes it in error state, where closing cannot fail.
-func (d *Device) closeHCA(s *Session) {
-	if err := s.Close(); err != nil {
-		d.log.Error("cannot close the device; closing it in error state", "err", err)
-		s.Fail(err)
-		_ = s.Close() // it is in error state
-	}
 }
 
 // abandon closes the session without the users that have not released it: their handles

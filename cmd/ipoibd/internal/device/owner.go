@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -17,27 +18,53 @@ import (
 )
 
 // owner is the state of Run's goroutine. It decides nothing: it carries out the actions of
-// the device's machine, and reports the results to it. Slow
-// work runs on its own goroutine, is counted in work, and reports its result by tell.
+// the device's machine, and reports the results to it. Slow work runs on its own goroutine,
+// is counted in work, and reports its result by tell.
 type owner struct {
-	*Device
-	ctx         context.Context // of Run
-	queue       []func()        // events for the machine
-	work        sync.WaitGroup
-	late        reset.Event        // the result of a reset that came after the end of ctx
-	cancelReset context.CancelFunc // cancels the reset under way
+	cfg     Config
+	log     *slog.Logger
+	ctx     context.Context // of Run
+	calls   chan func(*owner)
+	public  *publisher
+	machine *qprecovery.DeviceLadder
+	locks   *locks
+	queue   []func() // events for the machine
+	work    sync.WaitGroup
 
 	session   *Session        // that is open, or that its users have to release; nil: none
-	ports     []hca.PortAttr  // of session
-	unqueried *Session        // whose latest query of the ports failed, not because of the device; nil: none
-	families  map[int]string  // of the GID that each port had last, by its index
+	ports     ports           // of session
 	attr      *hca.DeviceAttr // of the last session
+	opens     uint64
+	opener    *opener
 	opening   opening
-	cause     error  // why the last opening or reset failed; nil: it succeeded
-	failure   string // of the reset that was noted last in this recovery; "": none was
+	resetting resetting
+	cause     error // why the last opening or reset failed; nil: it succeeded
 
 	commands uint64                  // so far; numbers them
 	answers  map[uint64]chan<- error // of commands that are not answered
+}
+
+// resetting is the latest reset.
+type resetting struct {
+	cancel  context.CancelFunc
+	late    reset.Event // its result, if that came after the end of Run's context
+	failure string      // that was noted last in this recovery; "": none was
+}
+
+// newOwner returns the owner of a device that was never open.
+func newOwner(cfg Config, calls chan func(*owner), public *publisher) *owner {
+	log := cfg.Log.With("device", cfg.Name)
+	o := &owner{
+		cfg: cfg, log: log, calls: calls, public: public,
+		locks:     &locks{cfg: cfg, log: log, public: public},
+		ports:     ports{families: map[int]string{}},
+		opener:    &opener{open: cfg.Open, log: log},
+		resetting: resetting{cancel: func() {}},
+		answers:   map[uint64]chan<- error{},
+	}
+	o.machine = qprecovery.NewDeviceLadder(time.Now(), o.ladder())
+	o.show()
+	return o
 }
 
 // noDeadline is so far away that it never comes.
@@ -47,25 +74,18 @@ const noDeadline = time.Hour
 // must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{
-		Device:      d,
-		ctx:         ctx,
-		families:    map[int]string{},
-		answers:     map[uint64]chan<- error{},
-		cancelReset: func() {},
-	}
+	o := d.owner
+	o.ctx = ctx
 	if d.suspended {
-		o.commands++
-		o.answers[o.commands] = make(chan error, 1) // buffered, because no goroutine receives from it
-		o.step(qprecovery.Command{ID: o.commands, Do: qprecovery.DoSuspend})
+		o.command(qprecovery.DoSuspend, make(chan error, 1)) // buffered, because no goroutine receives from it
 	}
 	lists := d.cfg.List.Watch(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		var changes <-chan struct{}
-		if o.sharer != nil {
-			changes = o.sharer.Changes()
+		if o.locks.sharer != nil {
+			changes = o.locks.sharer.Changes()
 		}
 		wait := noDeadline
 		if next, ok := o.machine.NextDeadline(); ok {
@@ -74,9 +94,9 @@ func (d *Device) Run(ctx context.Context) {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-		case f := <-o.calls:
+		case f := <-d.calls:
 			f(o)
-		case a := <-o.asked:
+		case a := <-d.asked:
 			o.step(a)
 		case ids, ok := <-lists:
 			if !ok { // ctx has ended
@@ -106,44 +126,32 @@ func (o *owner) tell(f func(*owner)) bool {
 // end closes the session once its users have released it, and then releases the locks.
 func (o *owner) end() {
 	o.retire()
-	o.publish(published{view: View{Err: ErrEnded}, status: o.published.Load().status})
+	last := *o.public.last.Load()
+	last.view = View{Err: ErrEnded}
+	o.public.publish(last)
 	o.work.Wait()
-	if o.sharer == nil {
+	if o.locks.sharer == nil {
 		return
 	}
-	if o.late.Kind == reset.Done {
-		o.sharer.Step(time.Now(), o.late, nil)
+	if o.resetting.late.Kind == reset.Done {
+		o.locks.sharer.Step(time.Now(), o.resetting.late, nil)
 	}
-	o.sharer.Close()
+	o.locks.sharer.Close()
 }
 
-// join joins the coordination of resets. The lock files are named after the identity of the
-// device, so the device must be in the list, unless no other process uses it.
-func (d *Device) join(listed []qprecovery.Identity) (qprecovery.Resets, error) {
-	conf := resetlock.Config{
-		Dir: d.cfg.Coordinator, Holders: d.cfg.Holders, Log: d.log,
-		Config: reset.Config{Name: cmp.Or(d.cfg.Users, d.cfg.Name), Exclusive: d.cfg.Means != "", Grace: d.cfg.Grace},
+// ladder returns the configuration of the device's machine.
+func (o *owner) ladder() qprecovery.DeviceConfig {
+	return qprecovery.DeviceConfig{
+		GiveUpAfter: o.cfg.GiveUpAfter, Grace: o.cfg.Grace,
+		AllowForeign: o.cfg.AllowForeign, NoReset: o.cfg.NoReset, Join: o.locks.join,
 	}
-	if len(listed) > 0 {
-		id := listed[0]
-		conf.Device = reset.Device{
-			NodeGUID: id.NodeGUID,
-			PCIAddr:  cmp.Or(id.PCIAddr, d.cfg.Function),
-			Parent:   id.Parent,
-			Name:     id.Name,
-			Means:    d.cfg.Means,
-		}
-	} else if conf.Dir != "" {
-		d.unshared = fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
-		return nil, d.unshared
-	}
-	s, err := d.cfg.Locks(conf)
-	if d.unshared = err; err != nil {
-		return nil, err
-	}
-	d.sharer = s
-	d.shared.Store(&s)
-	return s, nil
+}
+
+// command passes an operator's command to the machine. done receives the answer.
+func (o *owner) command(do qprecovery.Do, done chan<- error) {
+	o.commands++
+	o.answers[o.commands] = done
+	o.step(qprecovery.Command{ID: o.commands, Do: do})
 }
 
 // do calls f after the functions queued before it: to carry out an action may be an event.
@@ -195,7 +203,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Entered:
 		o.cfg.Journal.Add(report.Entered(o.cfg.Name, a))
 	case qprecovery.Ended:
-		o.failure = ""
+		o.resetting.failure = ""
 		o.cfg.Journal.Add(report.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
 		o.note(fmt.Sprintf("the device keeps failing after each reset; waiting %s before reopening it "+
@@ -206,7 +214,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; "+
 			"set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
-		o.failure = "" // an operator's reset is answered again
+		o.resetting.failure = "" // an operator's reset is answered again
 		o.answers[a.ID] <- results[a.Result]
 		delete(o.answers, a.ID)
 	}
@@ -221,9 +229,9 @@ func (o *owner) agreed(a reset.Action) {
 				"reset", a.Intent.Number, "requested_by", a.Intent.Leader)
 		}
 	case reset.Ended:
-		o.cancelReset() // it may have exceeded its limit
+		o.resetting.cancel() // it may have exceeded its limit
 		if a.Outcome == reset.OutcomeDone {
-			o.cause, o.failure = nil, ""
+			o.cause, o.resetting.failure = nil, ""
 			o.log.Info("the device was reset")
 			return
 		}
@@ -231,15 +239,15 @@ func (o *owner) agreed(a reset.Action) {
 		if a.Detail != "" { // such as the processes that hold it (R16)
 			text += ": " + a.Detail
 		}
-		if text != o.failure { // the same failure may repeat every few seconds
+		if text != o.resetting.failure { // the same failure may repeat every few seconds
 			o.note(text)
 		}
-		o.cause, o.failure = errors.New(text), text
+		o.cause, o.resetting.failure = errors.New(text), text
 	case reset.Reset:
 		o.reset(a)
 	case reset.Silent:
 		o.note(fmt.Sprintf("%s, has made no progress since %s; the device cannot be reset without it: "+
-			"resume that process, or kill it", o.sharer.Status().Leader, a.Since.Format(time.TimeOnly)))
+			"resume that process, or kill it", o.locks.sharer.Status().Leader, a.Since.Format(time.TimeOnly)))
 	case reset.Answers:
 		o.note("the daemon that resets the device has resumed")
 	}
@@ -253,33 +261,35 @@ func (o *owner) reset(how reset.Reset) {
 	}
 	o.log.Info("resetting the device", "forced", how.Abandon, "resuming_interrupted_reset", how.Complete)
 	ctx, cancel := context.WithCancel(o.ctx)
-	o.cancelReset = cancel
+	o.resetting.cancel = cancel
 	o.work.Go(func() {
 		defer cancel()
 		done := resetlock.Done(act(ctx))
 		if !o.tell(func(o *owner) { o.step(qprecovery.ResetEvent{Event: done}) }) {
-			o.late = done
+			o.resetting.late = done
 		}
 	})
 }
 
 // note reports something to the operator, in log and journal.
-func (o *owner) note(text string) {
-	o.log.Warn(text)
-	o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
+func (o *owner) note(texts ...string) {
+	for _, text := range texts {
+		o.log.Warn(text)
+		o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
+	}
 }
 
 // show publishes the present state and view, and logs a suspension.
 func (o *owner) show() {
 	s := Status{DeviceStatus: o.machine.Status(), Attr: o.attr, LastError: o.cause}
-	if s.State == qprecovery.DeviceSuspended && o.published.Load().status.State != s.State {
+	if s.State == qprecovery.DeviceSuspended && o.public.last.Load().status.State != s.State {
 		o.log.Info("device suspended; it stays closed until 'ipoibd resume'")
 	}
 	v := o.look(s.DeviceStatus)
 	if s.State == qprecovery.DeviceStarting && !errors.Is(v.Err, ErrNotOpen) {
 		s.LastError = v.Err
 	}
-	o.publish(published{v, s})
+	o.public.publish(published{v, s, o.opens})
 }
 
 // look returns the view of a state.
@@ -287,7 +297,7 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 	name := o.cfg.Name
 	switch {
 	case s.State == qprecovery.DeviceHealthy:
-		return View{Session: o.session, Ports: o.ports, Underlay: o.cfg.Underlay}
+		return View{Session: o.session, Ports: o.ports.attrs, Underlay: o.cfg.Underlay}
 	case s.State == qprecovery.DeviceGivenUp:
 		return View{
 			Err:    fmt.Errorf("ipoibd has stopped waiting for device %s; run 'ipoibd recover' when it is back", name),
@@ -298,8 +308,8 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 		s.State == qprecovery.DeviceStarting && s.Suspended:
 		return View{Err: ErrSuspended}
 	case s.State == qprecovery.DeviceStarting:
-		if o.sharer != nil {
-			if l := o.sharer.Status(); l.Shared && l.State <= reset.StateWaiting {
+		if o.locks.sharer != nil {
+			if l := o.locks.sharer.Status(); l.Shared && l.State <= reset.StateWaiting {
 				return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, l.Leader)}
 			}
 		}

@@ -58,6 +58,6 @@ func (d *Device) park(ctx context.Context, wait func()) (h qprecovery.HandedDevi
 // Inherit makes Run take over the device of another process, and shows its state at once: Run may begin much later.
 // It is called before Run.
 func (d *Device) Inherit(h qprecovery.HandedDevice) {
-	d.machine = qprecovery.InheritDeviceLadder(time.Now(), d.ladder(), h)
-	(&owner{Device: d}).show()
+	d.owner.machine = qprecovery.InheritDeviceLadder(time.Now(), d.owner.ladder(), h)
+	d.owner.show()
 }

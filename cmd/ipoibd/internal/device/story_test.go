@@ -111,17 +111,14 @@ func newTeller(t *testing.T, w []string) *teller {
 				c.Grace = duration(t, w[i+1])
 			case "give-up":
 				c.GiveUpAfter = duration(t, w[i+1])
+			case "scripted":
+				p.script = &script{teller: p}
+				c.Locks = func(resetlock.Config) (resetlock.Sharer, error) { return p.script, nil }
 			}
 		}
 	})
-	for _, word := range w {
-		switch word {
-		case "absent":
-			p.slot.guid = hca.GUID{}
-		case "scripted":
-			p.script = &script{teller: p}
-			p.cfg.Locks = func(resetlock.Config) (resetlock.Sharer, error) { return p.script, nil }
-		}
+	if slices.Contains(w, "absent") {
+		p.slot.guid = hca.GUID{}
 	}
 	p.run()
 	return p

@@ -61,14 +61,13 @@
 //
 //	goroutine | how many           | ends with
 //	Run       | 1                  | its context, once the users have released the HCA
-//	events    | 1 per open session | the closing of the session
-//	opening   | at most 1          | the answer of the Opener, or after 10 s
-//	closing   | 1 per session      | the release by the users, or their being abandoned
+//	session   | 1 per opening      | a failed opening, at the latest after 10 s; or the closing
 //	reset     | at most 1          | the return of Config.Reset or Complete
 //	list      | at most 1          | the answer of the Lister
 //	check     | 1 per session      | the ports' answers, or after a minute
 //
-// They report to Run by messages. A call of the Opener that is stuck is abandoned and counts as
-// a zombie (package guard). An HCA that it returns too late is closed, and so is an HCA other
-// than the known one.
+// They report to Run by messages. The goroutine of a session opens it, reads its events until the
+// users have released it or were abandoned, and closes it. A call of the Opener that is stuck is
+// abandoned and counts as a zombie (package guard). An HCA that it returns too late is closed, and
+// so is an HCA other than the known one.
 package device

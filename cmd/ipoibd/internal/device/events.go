@@ -2,7 +2,6 @@ package device
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"log/slog"
 
@@ -34,22 +33,12 @@ func (s *Session) deliver(ev hca.AsyncEvent) {
 	}
 }
 
-// startEvents reads the async events of a session until its stopEvents is called.
-func (o *owner) startEvents(s *Session) {
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	s.stopEvents = func() { stop(); <-ended }
-	go func() {
-		defer close(ended)
-		o.readEvents(ctx, s)
-	}()
-}
-
-func (o *owner) readEvents(ctx context.Context, s *Session) {
+// readEvents reads the async events of a session until its use ends, or the device has no more.
+func (o *owner) readEvents(s *Session) {
 	var last hca.AsyncEvent
 	for {
-		ev, err := s.NextEvent(ctx)
-		if ctx.Err() != nil {
+		ev, err := s.NextEvent(s.use)
+		if s.use.Err() != nil {
 			return
 		}
 		if err != nil { // a device without events is as good as lost, whatever the reason
@@ -60,7 +49,7 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 			o.fault(s, class)
 			return
 		}
-		o.log.Log(ctx, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
+		o.log.Log(s.use, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
 		last = ev
 		s.deliver(ev)
 		// The users of queue pairs and CQs handle the events of those.

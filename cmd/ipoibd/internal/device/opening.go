@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"ipoibd/hca"
@@ -50,15 +51,44 @@ func (o *owner) open(a qprecovery.Open) {
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.opening = opening{a.Op, cancel}
 	o.work.Go(func() {
-		defer cancel()
 		got, err := o.opener.session(ctx, o.ctx, a.Gen, a.Want)
 		if err != nil && ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		if !o.tell(func(o *owner) { o.opened(a.Op, got, err) }) && err == nil {
-			o.opener.close(got.session)
+		cancel()
+		told := o.tell(func(o *owner) { o.opened(a.Op, got, err) })
+		if err != nil {
+			return
 		}
+		if !told {
+			got.session.retire()
+		}
+		o.serve(got.session)
 	})
+}
+
+// serve reads the events of a session until its use ends, and closes it. Run does not wait for a
+// device that does not work longer than closePatience.
+func (o *owner) serve(s *Session) {
+	o.readEvents(s)
+	<-s.use.Done()
+	closed := sync.OnceFunc(func() {
+		o.tell(func(o *owner) {
+			if o.session == s { // else its opening was abandoned
+				o.session = nil
+				o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
+			}
+		})
+	})
+	switch {
+	case s.Err() == nil:
+	case s.Hung():
+		closed()
+	default:
+		defer time.AfterFunc(closePatience, closed).Stop()
+	}
+	o.opener.close(s)
+	closed()
 }
 
 // opener opens and closes sessions. Any goroutine may call its methods.
@@ -117,7 +147,7 @@ func (p *opener) close(s *Session) {
 func (o *owner) opened(op uint64, got opened, err error) {
 	if op != o.opening.op {
 		if err == nil {
-			o.work.Go(func() { o.opener.close(got.session) })
+			got.session.retire()
 		}
 		return
 	}
@@ -135,7 +165,6 @@ func (o *owner) opened(op uint64, got opened, err error) {
 		o.opens++
 		o.note(o.ports.set(got.ports, o.cfg.Underlay)...)
 		o.logOpen()
-		o.startEvents(o.session)
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
 }
@@ -166,40 +195,7 @@ func (o *owner) close(a qprecovery.Close) {
 		o.session.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
 	}
 	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
-	o.retire()
-}
-
-// retire ends the session, if there is one, and closes it once its users have released it.
-func (o *owner) retire() {
-	s := o.session
-	if s == nil || !s.retire() {
-		return
-	}
-	o.work.Go(func() {
-		select {
-		case <-s.idle:
-		case <-s.waits.Done():
-		}
-		s.stopEvents()
-		done := make(chan struct{})
-		o.work.Go(func() { defer close(done); o.opener.close(s) })
-		var enough <-chan time.Time
-		switch {
-		case s.Err() == nil:
-		case s.Hung():
-			enough = time.After(0)
-		default:
-			enough = time.After(closePatience)
-		}
-		select {
-		case <-done:
-		case <-enough:
-		}
-		o.tell(func(o *owner) {
-			o.session = nil
-			o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
-		})
-	})
+	o.session.retire()
 }
 
 // abandon closes the session without the users that have not released it: their handles

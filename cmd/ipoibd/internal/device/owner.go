@@ -125,7 +125,9 @@ func (o *owner) tell(f func(*owner)) bool {
 
 // end closes the session once its users have released it, and then releases the locks.
 func (o *owner) end() {
-	o.retire()
+	if o.session != nil {
+		o.session.retire()
+	}
 	last := *o.public.last.Load()
 	last.view = View{Err: ErrEnded}
 	o.public.publish(last)

@@ -14,17 +14,15 @@ type Session struct {
 	*guard.Device
 	Instance uint64 // counts from 1; the generation of the device's machine
 
-	watching   sync.Mutex // held while a watcher is called, so that stop waits for it
-	watchers   map[hca.ObjectID]func(hca.AsyncEvent)
-	stopEvents func() // ends the goroutine that reads the events, and waits for it
+	watching sync.Mutex // held while a watcher is called, so that stop waits for it
+	watchers map[hca.ObjectID]func(hca.AsyncEvent)
 
-	waits    context.Context // ends when the session stops waiting for its users
-	stopWait func()
+	use    context.Context // ends when the session is retired and has no users, or does not wait for them
+	endUse func()
 
 	mu      sync.Mutex // guards what follows
 	users   []string   // by name, in order of arrival
 	retired bool
-	idle    chan struct{} // closed when the session is retired and has no users
 }
 
 func newSession(dev *guard.Device, instance uint64) *Session {
@@ -32,9 +30,8 @@ func newSession(dev *guard.Device, instance uint64) *Session {
 		Device:   dev,
 		Instance: instance,
 		watchers: map[hca.ObjectID]func(hca.AsyncEvent){},
-		idle:     make(chan struct{}),
 	}
-	s.waits, s.stopWait = context.WithCancel(context.Background())
+	s.use, s.endUse = context.WithCancel(context.Background())
 	return s
 }
 
@@ -55,33 +52,27 @@ func (s *Session) Release(who string) {
 	defer s.mu.Unlock()
 	if i := slices.Index(s.users, who); i >= 0 {
 		s.users = slices.Delete(s.users, i, i+1)
-		s.checkIdle()
+		if s.retired && len(s.users) == 0 {
+			s.endUse()
+		}
 	}
 }
 
-// retire ends the session: it accepts no new users, and idle is closed once the last
-// user has released it. Further calls return false.
-func (s *Session) retire() bool {
+// retire ends the session: it accepts no new users, and its use ends once the last user has
+// released it. It is idempotent.
+func (s *Session) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retired {
-		return false
-	}
 	s.retired = true
-	s.checkIdle()
-	return true
-}
-
-func (s *Session) checkIdle() {
-	if s.retired && len(s.users) == 0 {
-		close(s.idle)
+	if len(s.users) == 0 {
+		s.endUse()
 	}
 }
 
 // abandon stops waiting for the users: their handles become zombies.
 func (s *Session) abandon() {
 	s.Fail(errAbandoned)
-	s.stopWait()
+	s.endUse()
 }
 
 // usedBy returns the names of the users.

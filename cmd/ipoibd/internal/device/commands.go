@@ -94,7 +94,7 @@ type Status struct {
 func (d *Device) Status() Status {
 	s := d.public.last.Load().status
 	if c := d.public.locks.Load(); c != nil {
-		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
+		s.Sharers = (*c).Sharers()
 	}
 	return s
 }

@@ -287,7 +287,10 @@ func (o *owner) show() {
 	if s.State == qprecovery.DeviceSuspended && o.public.last.Load().status.State != s.State {
 		o.log.Info("device suspended; it stays closed until 'ipoibd resume'")
 	}
-	v := o.look(s.DeviceStatus)
+	if o.locks.sharer != nil {
+		s.Coordinator = o.locks.sharer.Status()
+	}
+	v := o.look(s)
 	if s.State == qprecovery.DeviceStarting && !errors.Is(v.Err, ErrNotOpen) {
 		s.LastError = v.Err
 	}
@@ -295,7 +298,7 @@ func (o *owner) show() {
 }
 
 // look returns the view of a state.
-func (o *owner) look(s qprecovery.DeviceStatus) View {
+func (o *owner) look(s Status) View {
 	name := o.cfg.Name
 	switch {
 	case s.State == qprecovery.DeviceHealthy:
@@ -310,10 +313,8 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 		s.State == qprecovery.DeviceStarting && s.Suspended:
 		return View{Err: ErrSuspended}
 	case s.State == qprecovery.DeviceStarting:
-		if o.locks.sharer != nil {
-			if l := o.locks.sharer.Status(); l.Shared && l.State <= reset.StateWaiting {
-				return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, l.Leader)}
-			}
+		if l := s.Coordinator; l.Shared && l.State <= reset.StateWaiting {
+			return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, l.Leader)}
 		}
 		return View{Err: cmp.Or(o.cause, ErrNotOpen)}
 	case s.State == qprecovery.DevicePausing:

@@ -21,7 +21,7 @@ type publisher struct {
 // published is the state of a device as other goroutines see it.
 type published struct {
 	view   View
-	status Status // without the coordination
+	status Status // without the sharers
 	opens  uint64
 }
 

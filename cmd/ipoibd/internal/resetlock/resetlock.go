@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +54,7 @@ type Status struct {
 }
 
 // Sharer is a process's share in the resets of a device. One goroutine calls its methods, except
-// Status and Sharers, which any may call.
+// Sharers, which any may call.
 type Sharer interface {
 	Step(now time.Time, ev reset.Event, out []reset.Action) []reset.Action
 	NextDeadline() (at time.Time, ok bool)
@@ -70,7 +69,6 @@ type Locks struct {
 	files   *files
 	machine *reset.Machine
 	changes chan struct{}
-	status  atomic.Pointer[Status]
 }
 
 // Open opens the files of the device, and makes them where they do not exist. It takes
@@ -78,7 +76,6 @@ type Locks struct {
 func Open(conf Config) (*Locks, error) {
 	conf.Shared = conf.Dir != ""
 	l := &Locks{files: &files{conf: conf}, changes: make(chan struct{}, 1)}
-	l.status.Store(&Status{Shared: conf.Shared})
 	l.machine = reset.New(conf.Config, l.files)
 	if !conf.Shared {
 		return l, nil
@@ -116,8 +113,12 @@ func (l *Locks) Step(now time.Time, ev reset.Event, out []reset.Action) []reset.
 	if state := l.machine.State(); !state.Leads() {
 		l.files.renew(state != reset.StateWaiting)
 	}
-	out = l.machine.Step(now, ev, out)
-	s := &Status{Shared: l.files.conf.Shared, State: l.machine.State(), Intent: l.machine.Intent(), Err: l.files.err}
+	return l.machine.Step(now, ev, out)
+}
+
+// Status returns the present state.
+func (l *Locks) Status() Status {
+	s := Status{Shared: l.files.conf.Shared, State: l.machine.State(), Intent: l.machine.Intent(), Err: l.files.err}
 	silent := l.machine.SilentSince()
 	if s.Shared && !s.State.Leads() && (s.Intent.Phase != reset.PhaseIdle || !silent.IsZero()) {
 		s.Leader = Process{Name: s.Intent.Leader, Since: silent}
@@ -125,12 +126,8 @@ func (l *Locks) Step(now time.Time, ev reset.Event, out []reset.Action) []reset.
 			s.Leader.PID = pids[0]
 		}
 	}
-	l.status.Store(s)
-	return out
+	return s
 }
-
-// Status returns the present state.
-func (l *Locks) Status() Status { return *l.status.Load() }
 
 // Sharers names the other processes that have the device open or reset it, as far as
 // they can be seen from here.

@@ -50,7 +50,6 @@ type share struct {
 	changes chan struct{}
 	shared  bool        // holds the shared lock on use; guarded by mu
 	open    func() bool // whether the process has the device open
-	status  resetlock.Status
 }
 
 // Open opens the files for the daemon under test.
@@ -86,10 +85,6 @@ func (l *Files) locked(f func() bool) bool {
 // Step implements [resetlock.Sharer].
 func (p *share) Step(now time.Time, ev reset.Event, out []reset.Action) []reset.Action {
 	actions := p.machine.Step(now, ev, nil)
-	p.locked(func() bool {
-		p.status = resetlock.Status{Shared: true, State: p.machine.State(), Intent: p.machine.Intent()}
-		return true
-	})
 	for _, a := range actions {
 		switch a := a.(type) {
 		case reset.Reset:
@@ -123,9 +118,8 @@ func (p *share) checkAlone() {
 }
 
 // Status implements [resetlock.Sharer].
-func (p *share) Status() (s resetlock.Status) {
-	p.locked(func() bool { s = p.status; return true })
-	return s
+func (p *share) Status() resetlock.Status {
+	return resetlock.Status{Shared: true, State: p.machine.State(), Intent: p.machine.Intent()}
 }
 
 // The rest of [resetlock.Sharer].

@@ -14,12 +14,12 @@ const (
 	answerLimit = time.Second            // a client sends its request, and reads the answer, within milliseconds
 )
 
-// Gate is a listener that can stop accepting while it stays open: connections wait in the kernel's
+// gate is a listener that can stop accepting while it stays open: connections wait in the kernel's
 // queue, for this process or for another one that has the same socket. One goroutine calls Accept; any
 // may call the other methods.
-type Gate struct {
-	listener
-	accepted *Bound
+type gate struct {
+	Listener
+	accepted *bound
 
 	mu       sync.Mutex
 	reopened chan struct{} // closed by Resume; nil: not paused
@@ -28,29 +28,18 @@ type Gate struct {
 	closing  sync.Once
 }
 
-// listener is what TCP and UNIX listeners have in common.
-type listener interface {
-	net.Listener
-	SetDeadline(time.Time) error
-}
-
-// NewGate returns an open gate for a TCP or UNIX listener, which it owns, and for the connections that
-// its server tracks.
-func NewGate(l net.Listener, accepted *Bound) (*Gate, error) {
-	can, ok := l.(listener)
-	if !ok {
-		return nil, errors.New("the listener has no deadline")
-	}
-	return &Gate{listener: can, accepted: accepted, waits: make(chan struct{}, 1), closed: make(chan struct{})}, nil
+// newGate returns an open gate for a listener, which it owns, and for the connections that its server tracks.
+func newGate(l Listener, accepted *bound) *gate {
+	return &gate{Listener: l, accepted: accepted, waits: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 // Unwrap returns the listener itself.
-func (g *Gate) Unwrap() net.Listener { return g.listener }
+func (g *gate) Unwrap() net.Listener { return g.Listener }
 
 // Accept implements [net.Listener].
-func (g *Gate) Accept() (net.Conn, error) {
+func (g *gate) Accept() (net.Conn, error) {
 	for {
-		c, err := g.listener.Accept()
+		c, err := g.Listener.Accept()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return c, err
 		}
@@ -74,7 +63,7 @@ func (g *Gate) Accept() (net.Conn, error) {
 
 // Pause stops accepting, and waits a limited time until the connections that were accepted before have
 // been answered, except those that are kept.
-func (g *Gate) Pause() {
+func (g *gate) Pause() {
 	select {
 	case <-g.waits: // since an earlier pause
 	default:
@@ -91,14 +80,14 @@ func (g *Gate) Pause() {
 	case <-time.After(acceptLimit): // no server runs
 	}
 	select {
-	case <-g.accepted.None():
+	case <-g.accepted.none():
 	case <-g.closed:
 	case <-time.After(answerLimit):
 	}
 }
 
 // Resume ends a pause.
-func (g *Gate) Resume() {
+func (g *gate) Resume() {
 	_ = g.SetDeadline(time.Time{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,7 +98,7 @@ func (g *Gate) Resume() {
 }
 
 // Close implements [net.Listener].
-func (g *Gate) Close() error {
+func (g *gate) Close() error {
 	g.closing.Do(func() { close(g.closed) })
-	return g.listener.Close()
+	return g.Listener.Close()
 }

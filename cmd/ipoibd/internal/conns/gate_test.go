@@ -19,21 +19,15 @@ func TestGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound := &Bound{Max: 100}
-	gate, err := NewGate(l, bound)
-	if err != nil {
-		t.Fatal(err)
-	}
 	entered := make(chan struct{}, 100)
 	slowly := func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		time.Sleep(20 * time.Millisecond)
 		_, _ = io.WriteString(w, "served")
 	}
-	server := &http.Server{Handler: http.HandlerFunc(slowly), ConnState: bound.Track}
-	server.SetKeepAlivesEnabled(false)
+	server := New(l.(Listener), http.HandlerFunc(slowly), http.DefaultMaxHeaderBytes, 100)
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(gate) }()
+	go func() { ended <- server.Serve() }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}
@@ -50,7 +44,7 @@ func TestGate(t *testing.T) {
 		if err := get(); err != nil {
 			t.Fatal(err)
 		}
-		gate.Pause()
+		server.Pause()
 		answered := make(chan error, 1)
 		go func() { answered <- get() }()
 		select {
@@ -58,7 +52,7 @@ func TestGate(t *testing.T) {
 			t.Fatalf("a paused gate has let a client in: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
-		gate.Resume()
+		server.Resume()
 		if err := <-answered; err != nil {
 			t.Fatal(err)
 		}
@@ -71,24 +65,24 @@ func TestGate(t *testing.T) {
 	for range 4 { // three from above
 		<-entered
 	}
-	gate.Pause()
+	server.Pause()
 	file, err := l.(*net.UnixListener).File()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := server.Close(); err != nil {
+	if err := server.Close(0); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != http.ErrServerClosed { //nolint:errorlint // as Serve documents
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 	heir, err := net.FileListener(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := &http.Server{Handler: server.Handler}
+	next := &http.Server{Handler: server.HTTP.Handler}
 	go func() { _ = next.Serve(heir) }()
 	defer next.Close()
 	clients.Wait()
@@ -105,19 +99,15 @@ func TestGateWithSilentClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound := &Bound{Max: 100}
-	gate, err := NewGate(l, bound)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := New(l.(Listener), http.NotFoundHandler(), http.DefaultMaxHeaderBytes, 100)
 	accepted := make(chan net.Conn)
-	server := &http.Server{ConnState: func(c net.Conn, s http.ConnState) {
-		if bound.Track(c, s); s == http.StateNew {
+	server.HTTP.ConnState = func(c net.Conn, s http.ConnState) {
+		if server.track(c, s); s == http.StateNew {
 			accepted <- c
 		}
-	}}
-	go func() { _ = server.Serve(gate) }()
-	defer server.Close()
+	}
+	go func() { _ = server.Serve() }()
+	defer server.Close(0)
 	silent, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -125,14 +115,14 @@ func TestGateWithSilentClients(t *testing.T) {
 	defer silent.Close()
 	c := <-accepted
 	began := time.Now()
-	gate.Pause()
+	server.Pause()
 	if took := time.Since(began); took < answerLimit || took > 10*answerLimit {
 		t.Errorf("a silent client has delayed a pause by %v", took)
 	}
-	gate.Resume()
-	bound.Keep(c)
+	server.Resume()
+	server.Keep(c)
 	began = time.Now()
-	gate.Pause()
+	server.Pause()
 	if took := time.Since(began); took > answerLimit {
 		t.Errorf("a client that is kept has delayed a pause by %v", took)
 	}
@@ -144,10 +134,7 @@ func TestGateWithoutServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, err := NewGate(l, &Bound{Max: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := newGate(l.(Listener), &bound{max: 1})
 	gate.Resume()
 	gate.Pause()
 	ended := make(chan error, 1)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/capture"
+	"ipoibd/cmd/ipoibd/internal/conns"
 )
 
 // safeBuffer is an output that a test watches while it is written.
@@ -41,7 +42,7 @@ func TestCaptureIsCompleted(t *testing.T) {
 	d.block = 1
 	path := serve(t, d)
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(max(readTimeout, writeTimeout)+time.Second, cancel)
+	time.AfterFunc(conns.Timeout+time.Second, cancel)
 	var out safeBuffer
 	began := time.Now()
 	sum, err := GetCapture(ctx, path, &capture.Request{}, &out)

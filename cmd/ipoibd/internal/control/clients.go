@@ -41,6 +41,6 @@ func allowed(peer, self int) bool { return peer == 0 || peer == self }
 // keep protects the connection of a request from being closed in favour of a newer one.
 func (s *Server) keep(r *http.Request) {
 	if c, ok := r.Context().Value(clientKey{}).(client); ok {
-		s.idle.Keep(c.Conn)
+		s.Keep(c.Conn)
 	}
 }

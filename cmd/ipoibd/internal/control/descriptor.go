@@ -9,8 +9,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"ipoibd/cmd/ipoibd/internal/conns"
 )
 
 // A request may carry one descriptor: SCM_RIGHTS (unix(7)) beside any of its bytes. If no command takes it,
@@ -18,15 +16,15 @@ import (
 // daemon of an earlier version does not receive it, and carries out the request without it.
 
 // listener accepts connections that receive descriptors.
-type listener struct{ *conns.Gate }
+type listener struct{ *net.UnixListener }
 
 // Accept implements [net.Listener].
 func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Gate.Accept()
-	if u, ok := c.(*net.UnixConn); ok && err == nil {
-		return &conn{UnixConn: u}, nil
+	c, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	return &conn{UnixConn: c}, nil
 }
 
 // conn is the server's end of a connection. Any goroutine may call its methods.

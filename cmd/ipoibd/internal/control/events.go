@@ -9,12 +9,13 @@ import (
 	"strconv"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
 // events answers with the journal's entries after number since, one JSON object per line.
 // With follow it continues with new entries until the client or the daemon exits, or the client
-// does not read for writeTimeout. A follower that is too slow misses entries, which shows as
+// does not read for conns.Timeout. A follower that is too slow misses entries, which shows as
 // gaps in their numbers.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	since, follow, err := eventsQuery(r.URL.Query())
@@ -59,10 +60,10 @@ func eventsQuery(q url.Values) (since uint64, follow bool, err error) {
 	return since, follow, nil
 }
 
-// sendEntries gives the client writeTimeout to read the entries.
+// sendEntries gives the client conns.Timeout to read the entries.
 func sendEntries(w http.ResponseWriter, entries []journal.Entry) error {
 	out := http.NewResponseController(w)
-	if err := out.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	if err := out.SetWriteDeadline(time.Now().Add(conns.Timeout)); err != nil {
 		return err
 	}
 	enc := json.NewEncoder(w)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/handover"
 	"ipoibd/link/kernel/capsule"
 )
@@ -44,7 +45,7 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request) {
 		}
 		answered = true
 		conn, ok := hijacked.(*conn)
-		_ = hijacked.SetDeadline(time.Now().Add(writeTimeout))
+		_ = hijacked.SetDeadline(time.Now().Add(conns.Timeout))
 		_, err = fmt.Fprintf(hijacked, "HTTP/1.1 %d Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n",
 			http.StatusSwitchingProtocols, handOverProtocol)
 		if err != nil || !ok || buffered.Reader.Buffered() > 0 { // a taker waits for the answer before it sends
@@ -105,15 +106,8 @@ func upgrade(ctx context.Context, conn *net.UnixConn) error {
 	return nil
 }
 
-// Pause stops accepting connections, which wait for Resume or for another process, and answers those
-// that were accepted before: see [conns.Gate.Pause].
-func (s *Server) Pause() { s.listener.Pause() }
-
 // Export puts the socket into a capsule, as the part "control".
-func (s *Server) Export(w *capsule.Writer) { w.PutListener("control", s.listener.Unwrap()) }
-
-// Resume ends a pause.
-func (s *Server) Resume() { s.listener.Resume() }
+func (s *Server) Export(w *capsule.Writer) { w.PutListener("control", s.Unwrap()) }
 
 // Leave makes Close leave the socket to the process that continues it.
 func (s *Server) Leave() { s.unlink(false) }
@@ -125,7 +119,7 @@ const backlog = 4096
 // listen(2) determines.
 func (s *Server) Own() {
 	s.unlink(true)
-	if l, ok := s.listener.Unwrap().(*net.UnixListener); ok {
+	if l, ok := s.Unwrap().(listener); ok {
 		if raw, err := l.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _ = syscall.Listen(int(fd), backlog) })
 		}
@@ -133,7 +127,7 @@ func (s *Server) Own() {
 }
 
 func (s *Server) unlink(on bool) {
-	if l, ok := s.listener.Unwrap().(*net.UnixListener); ok {
+	if l, ok := s.Unwrap().(listener); ok {
 		l.SetUnlinkOnClose(on)
 	}
 }
@@ -145,8 +139,9 @@ func Import(path string, r *capsule.Reader, d Daemon) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take over the control socket: %w", err)
 	}
-	if u, ok := l.(*net.UnixListener); !ok || u.Addr().String() != path {
+	u, ok := l.(*net.UnixListener)
+	if !ok || u.Addr().String() != path {
 		return nil, errors.Join(fmt.Errorf("take over the control socket: it is %s, not %s", l.Addr(), path), l.Close())
 	}
-	return newServer(l, d)
+	return newServer(listener{u}, d), nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/hca"
 )
 
@@ -106,11 +107,11 @@ func decodeRequest(body io.Reader, into any) error {
 	return fmt.Errorf("%w: more than one JSON value", ErrInvalid)
 }
 
-// reply gives the client writeTimeout to read the answer. It does not indent: an answer with
+// reply gives the client conns.Timeout to read the answer. It does not indent: an answer with
 // thousands of peers would need twice the memory.
 func reply(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(conns.Timeout))
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(v) // fails only if the client is gone
 }

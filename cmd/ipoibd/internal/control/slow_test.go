@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
@@ -54,11 +55,8 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f := newFake()
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		s, err := newServer(p, f.daemon())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		s := newServer(p, f.daemon())
+		s.HTTP.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, clientKey{}, client{Conn: c}) // of root
 		}
 		var served sync.WaitGroup
@@ -84,7 +82,7 @@ func send(t *testing.T, c net.Conn, text string) {
 
 const followRequest = "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// A follower that does not read loses its place after writeTimeout; neither the
+// A follower that does not read loses its place after conns.Timeout; neither the
 // journal nor another follower waits for it.
 func TestFollowerThatDoesNotReadIsDropped(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, f *fake, s *Server, p *pipes) {
@@ -107,10 +105,10 @@ func TestFollowerThatDoesNotReadIsDropped(t *testing.T) {
 		if len(s.followers) != 2 {
 			t.Errorf("%d followers, want 2", len(s.followers))
 		}
-		time.Sleep(writeTimeout + time.Millisecond)
+		time.Sleep(conns.Timeout + time.Millisecond)
 		synctest.Wait()
 		if len(s.followers) != 1 {
-			t.Errorf("%d followers after %s, want the good one", len(s.followers), writeTimeout)
+			t.Errorf("%d followers after %s, want the good one", len(s.followers), conns.Timeout)
 		}
 		f.log.Add(journal.Entry{Text: "the last one"})
 		synctest.Wait()
@@ -157,7 +155,7 @@ func TestRequestThatDoesNotEndIsCutOff(t *testing.T) {
 			if _, err := io.ReadAll(c); err != nil {
 				t.Errorf("%q: %v", part, err)
 			}
-			if took := time.Since(began); took > readTimeout+time.Second {
+			if took := time.Since(began); took > conns.Timeout+time.Second {
 				t.Errorf("%q: cut off after %s", part, took)
 			}
 			if got := f.taken(); got != nil {
@@ -263,7 +261,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	t.Logf("answered beside %d connections in %s", len(idle), time.Since(began))
 	for i, c := range idle[:maxIdle] {
-		if err := c.SetReadDeadline(time.Now().Add(readTimeout / 2)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(conns.Timeout / 2)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -271,7 +269,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	f.log.Add(journal.Entry{Text: "still there"})
-	if err := follower.SetReadDeadline(time.Now().Add(readTimeout)); err != nil {
+	if err := follower.SetReadDeadline(time.Now().Add(conns.Timeout)); err != nil {
 		t.Fatal(err)
 	}
 	for got := ""; !strings.Contains(got, "still there"); {

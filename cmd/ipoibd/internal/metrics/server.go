@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
@@ -20,10 +19,8 @@ import (
 
 // Limits of the clients on the network.
 const (
-	readTimeout  = 5 * time.Second // of a whole request
-	writeTimeout = 5 * time.Second // of an answer
-	maxHeader    = 8 << 10         // bytes
-	maxConns     = 64
+	maxHeader = 8 << 10 // bytes
+	maxConns  = 64
 	// maxRate is connections per second. Each takes about 0.1 ms of a processor, and a scrape
 	// 60 KB of the network, so a flood takes a hundredth of one, and 50 Mbit/s. Prometheus and
 	// probes need about one a second.
@@ -32,12 +29,7 @@ const (
 )
 
 // Server serves the probes and the metrics, and nothing else, over TCP.
-type Server struct {
-	http     *http.Server
-	listener *paced
-	gate     *conns.Gate // of listener
-	cancel   context.CancelFunc
-}
+type Server struct{ *conns.Server }
 
 // Listen listens on a TCP address, host:port. Connections wait until Serve.
 func Listen(addr string, status func() report.Status) (*Server, error) {
@@ -45,7 +37,7 @@ func Listen(addr string, status func() report.Status) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics: %w: choose another address with --metrics-listen", err)
 	}
-	return newServer(l, status)
+	return newServer(l, status), nil
 }
 
 // Import returns a server that continues the listener of another process, the part "metrics" of a capsule. Connections
@@ -55,44 +47,20 @@ func Import(r *capsule.Reader, status func() report.Status) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take over the metrics listener: %w", err)
 	}
-	if l.Addr().Network() != "tcp" {
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
 		err := fmt.Errorf("take over the metrics listener: it is a %s socket", l.Addr().Network())
 		return nil, errors.Join(err, l.Close())
 	}
-	return newServer(l, status)
+	return newServer(tcp, status), nil
 }
 
-// Pause stops accepting connections, which wait for Resume or for another process, and answers those
-// that were accepted before: see [conns.Gate.Pause].
-func (s *Server) Pause() { s.gate.Pause() }
-
-// Resume ends a pause.
-func (s *Server) Resume() { s.gate.Resume() }
-
 // Export puts the listener into a capsule, as the part "metrics".
-func (s *Server) Export(w *capsule.Writer) { w.PutListener("metrics", s.gate.Unwrap()) }
+func (s *Server) Export(w *capsule.Writer) { w.PutListener("metrics", s.Unwrap()) }
 
-func newServer(l net.Listener, status func() report.Status) (*Server, error) {
-	bound := &conns.Bound{Max: maxConns}
-	gate, err := conns.NewGate(l, bound)
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &Server{
-		gate:     gate,
-		listener: &paced{gate, rate.NewLimiter(maxRate, maxRate), ctx},
-		cancel:   cancel,
-		http: &http.Server{
-			Handler:        handlerAt(l.Addr(), status),
-			ReadTimeout:    readTimeout,
-			WriteTimeout:   writeTimeout,
-			MaxHeaderBytes: maxHeader,
-			ConnState:      bound.Track,
-		},
-	}
-	s.http.SetKeepAlivesEnabled(false)
-	return s, nil
+func newServer(l *net.TCPListener, status func() report.Status) *Server {
+	paced := &paced{l, rate.NewLimiter(maxRate, maxRate)}
+	return &Server{conns.New(paced, handlerAt(l.Addr(), status), maxHeader, maxConns)}
 }
 
 // handlerAt returns the handler for a listener's address. On a loopback address it answers only requests for
@@ -126,14 +94,15 @@ func localHost(field string) bool {
 
 // listen shortens the queue of connections, so that one that waits is soon served. It avoids
 // MPTCP, which Landlock does not restrict.
-func listen(addr string) (net.Listener, error) {
+func listen(addr string) (*net.TCPListener, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
-	l, err := config.Listen(context.Background(), "tcp", addr)
+	tcp, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := l.(*net.TCPListener).SyscallConn()
+	l := tcp.(*net.TCPListener)
+	raw, err := l.SyscallConn()
 	if err == nil {
 		var failed error
 		err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), backlog) })
@@ -145,37 +114,19 @@ func listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address on which the server listens.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
-
-// Serve serves requests until Close.
-func (s *Server) Serve() error {
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
 // Close ends Serve and closes all connections. Idempotent.
-func (s *Server) Close() error {
-	err := s.http.Close()
-	s.cancel()
-	if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) { // Serve has closed it, if it was called
-		err = errors.Join(err, closeErr)
-	}
-	return err
-}
+func (s *Server) Close() error { return s.Server.Close(0) }
 
-// paced accepts connections at a limited rate until ctx ends.
+// paced accepts connections at a limited rate.
 type paced struct {
-	net.Listener
+	*net.TCPListener
 	limit *rate.Limiter
-	ctx   context.Context
 }
 
+// Accept implements [net.Listener].
 func (p *paced) Accept() (net.Conn, error) {
-	if err := p.limit.Wait(p.ctx); err != nil {
-		return nil, net.ErrClosed
+	if err := p.limit.Wait(context.Background()); err != nil { // waits 1/maxRate at most: it has one caller
+		return nil, err
 	}
-	return p.Listener.Accept()
+	return p.TCPListener.Accept()
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
@@ -185,8 +186,8 @@ func TestSilentClients(t *testing.T) {
 	if _, err := io.ReadAll(silent); err != nil {
 		t.Fatalf("a silent client: %v", err)
 	}
-	if took := time.Since(began); took < readTimeout || took > readTimeout+limit/2 {
-		t.Errorf("cut off after %s, want %s", took, readTimeout)
+	if took := time.Since(began); took < conns.Timeout || took > conns.Timeout+limit/2 {
+		t.Errorf("cut off after %s, want %s", took, conns.Timeout)
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 )
 
 // open returns a connection that b tracks as new, and its other end.
-func open(t *testing.T, b *Bound) (ours, theirs net.Conn) {
+func open(t *testing.T, b *bound) (ours, theirs net.Conn) {
 	t.Helper()
 	ours, theirs = net.Pipe()
 	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	b.Track(ours, http.StateNew)
+	b.track(ours, http.StateNew)
 	return ours, theirs
 }
 
@@ -31,12 +31,12 @@ func closed(t *testing.T, theirs net.Conn) bool {
 // The oldest connection makes room for a new one. Those that have ended or are kept neither
 // count nor are closed.
 func TestTheOldestMakesRoom(t *testing.T) {
-	b := &Bound{Max: 2}
+	b := &bound{max: 2}
 	kept, keptEnd := open(t, b)
 	ended, _ := open(t, b)
 	b.Keep(kept)
-	b.Track(ended, http.StateActive)
-	b.Track(ended, http.StateClosed)
+	b.track(ended, http.StateActive)
+	b.track(ended, http.StateClosed)
 	_, first := open(t, b)
 	_, second := open(t, b)
 	if closed(t, keptEnd) || closed(t, first) || closed(t, second) {

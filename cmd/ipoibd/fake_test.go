@@ -25,7 +25,7 @@ type fake struct {
 	status report.Status
 	reload report.Reload
 	err    error // answer to every order
-	echo   func(control.PingRequest) *control.PingReply
+	echo   func(size int) *report.Echo
 
 	mu     sync.Mutex
 	orders []string
@@ -78,8 +78,8 @@ func (f *fake) change(what func()) {
 
 func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
 
-func (i fakeInterface) Ping(_ context.Context, q control.PingRequest) (*control.PingReply, error) {
-	return i.f.echo(q), i.f.take("ping", q.Target)
+func (i fakeInterface) Ping(_ context.Context, target string, size int) (*report.Echo, error) {
+	return i.f.echo(size), i.f.take("ping", target)
 }
 
 func (f *fake) Suspend(context.Context) error { return f.take("suspend", "") }

@@ -15,6 +15,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
@@ -109,7 +110,7 @@ type results struct {
 }
 
 // once sends one request and returns the answer, or nil if there was none.
-func (p *pinger) once(ctx context.Context, size int, r *results) (*control.PingReply, error) {
+func (p *pinger) once(ctx context.Context, size int, r *results) (*report.Echo, error) {
 	q := p.request
 	q.Size = size
 	if err := control.Post(ctx, p.socket, &q); err != nil {

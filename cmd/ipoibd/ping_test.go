@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -15,11 +14,11 @@ import (
 func pinged(largest int) *fake {
 	f := newFake()
 	f.status.Interfaces = []report.Interface{{Name: "ib0", MTU: 2044}}
-	f.echo = func(q control.PingRequest) *control.PingReply {
-		if q.Size > largest {
+	f.echo = func(size int) *report.Echo {
+		if size > largest {
 			return nil
 		}
-		return &control.PingReply{GID: hca.GID{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 2}, QPN: 0x22, RoundTrip: journal.Seconds(1234567 * time.Nanosecond)}
+		return &report.Echo{GID: hca.GID{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 2}, QPN: 0x22, RoundTrip: journal.Seconds(1234567 * time.Nanosecond)}
 	}
 	return f
 }

@@ -48,7 +48,7 @@ type Interface interface {
 	Name() string
 	Reset(context.Context, qprecovery.Rung) error
 	// Ping returns nil if there is no answer before ctx ends.
-	Ping(context.Context, PingRequest) (*PingReply, error)
+	Ping(ctx context.Context, target string, size int) (*report.Echo, error)
 	// Capture writes a capture file until ctx ends or the capture does; see [capture.Run]. Its errors come from out.
 	Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error)
 }

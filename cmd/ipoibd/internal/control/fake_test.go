@@ -84,8 +84,8 @@ func (i fakeInterface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	return i.f.take(ctx, "reset", i.name+" "+rung.String())
 }
 
-func (i fakeInterface) Ping(ctx context.Context, q PingRequest) (*PingReply, error) {
-	return nil, i.f.take(ctx, "ping", q)
+func (i fakeInterface) Ping(ctx context.Context, target string, _ int) (*report.Echo, error) {
+	return nil, i.f.take(ctx, "ping", target)
 }
 
 func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(), "fault", q) }

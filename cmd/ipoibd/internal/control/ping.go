@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/hca"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // MaxPingTimeout is the longest time that a ping may wait.
@@ -19,14 +19,7 @@ type PingRequest struct {
 	Target    string          `json:"target"`              // an IP address on the link, or a peer's GID or MAC
 	Size      int             `json:"size"`                // bytes without IPoIB header
 	Timeout   journal.Seconds `json:"timeout_seconds"`
-	Reply     *PingReply      `json:"reply,omitempty"` // set by the daemon if there was an answer
-}
-
-// PingReply is the answer of a peer.
-type PingReply struct {
-	GID       hca.GID         `json:"gid"`
-	QPN       hca.QPN         `json:"qpn"`
-	RoundTrip journal.Seconds `json:"round_trip_seconds"`
+	Reply     *report.Echo    `json:"reply,omitempty"` // set by the daemon if there was an answer
 }
 
 func (*PingRequest) url() string { return "/v1/ping" }
@@ -41,7 +34,7 @@ func (q *PingRequest) order(d Daemon) (order, error) {
 	return func(ctx context.Context) (err error) {
 		limited, cancel := context.WithTimeout(ctx, time.Duration(q.Timeout))
 		defer cancel()
-		q.Reply, err = f.Ping(limited, *q)
+		q.Reply, err = f.Ping(limited, q.Target, q.Size)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the interface hangs
 			err = nil
 		}

@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -46,15 +47,8 @@ func (m *Interface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 }
 
 // Ping implements [control.Interface].
-func (m *Interface) Ping(ctx context.Context, q control.PingRequest) (*control.PingReply, error) {
-	e, err := m.iface.Ping(ctx, q.Target, q.Size)
-	switch {
-	case errors.Is(err, iface.ErrNoAnswer):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return &control.PingReply{GID: e.GID, QPN: e.QPN, RoundTrip: journal.Seconds(e.RoundTrip)}, nil
+func (m *Interface) Ping(ctx context.Context, target string, size int) (*report.Echo, error) {
+	return m.iface.Ping(ctx, target, size)
 }
 
 // Capture implements [control.Interface].

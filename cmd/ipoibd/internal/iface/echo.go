@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/neigh"
 	"ipoibd/ud/ipoib"
@@ -21,27 +23,18 @@ const maxPings = 64
 
 // Errors of Ping.
 var (
-	// ErrNoAnswer reports that no answer arrived in time.
-	ErrNoAnswer = errors.New("no answer")
 	// ErrNoPeer reports a neighbour that is not in the peer table.
 	ErrNoPeer = errors.New("no peer has this MAC; 'ipoibd status -v' lists the peers")
 	// ErrPings reports that there are too many pings.
 	ErrPings = fmt.Errorf("too many pings are waiting for an answer (the limit is %d); try again later", maxPings)
 )
 
-// Echo is the answer of a peer to a ping.
-type Echo struct {
-	GID       hca.GID
-	QPN       hca.QPN
-	RoundTrip time.Duration // between the owners of the two interfaces
-}
-
 // echoes are the pings that wait for an answer, by ID. The interface's goroutine owns it.
 type echoes map[uint64]waiting
 
 type waiting struct {
 	since time.Time
-	out   chan Echo
+	out   chan *report.Echo
 }
 
 // answered passes an answer to the ping that waits for it. It returns false if none does.
@@ -49,39 +42,39 @@ func (e echoes) answered(r neigh.EchoReply) bool {
 	w, ok := e[r.ID]
 	if ok {
 		delete(e, r.ID)
-		w.out <- Echo{r.GID, r.QPN, time.Since(w.since)}
+		w.out <- &report.Echo{GID: r.GID, QPN: r.QPN, RoundTrip: journal.Seconds(time.Since(w.since))}
 	}
 	return ok
 }
 
 // Ping sends an echo request of size bytes, without IPoIB header, to a peer and waits for the
-// answer until ctx ends. The target is an IP address on the link, which is resolved if
+// answer until ctx ends: nil means that none arrived. The target is an IP address on the link, which is resolved if
 // necessary, or the GID or MAC of a known peer. Any goroutine may call it. Errors:
-// ErrNoAnswer, ErrNothing, ErrNoPeer, ErrPings, hca.ErrInvalid, or why the interface has ended.
-func (f *Iface) Ping(ctx context.Context, target string, size int) (Echo, error) {
-	id, out := rand.Uint64(), make(chan Echo, 1)
+// ErrNothing, ErrNoPeer, ErrPings, hca.ErrInvalid, or why the interface has ended.
+func (f *Iface) Ping(ctx context.Context, target string, size int) (*report.Echo, error) {
+	id, out := rand.Uint64(), make(chan *report.Echo, 1)
 	var refused error
 	if err := f.do(ctx, func() {
 		if refused = f.rec.nothing(); refused == nil {
 			refused = f.nbrs.ping(id, target, size, f.host.now.MTU, out)
 		}
 	}); err != nil || refused != nil {
-		return Echo{}, cmp.Or(err, refused)
+		return nil, cmp.Or(err, refused)
 	}
 	select {
 	case e := <-out:
 		return e, nil
 	case <-f.done:
-		return Echo{}, cmp.Or(f.end, errEnded)
+		return nil, cmp.Or(f.end, errEnded)
 	case <-ctx.Done():
 	}
 	// It ends with the interface at the latest.
 	_ = f.do(context.WithoutCancel(ctx), func() { delete(f.nbrs.echoes, id) })
-	return Echo{}, ErrNoAnswer
+	return nil, nil
 }
 
 // ping sends an echo request of size bytes, at most mtu, whose answer goes to out.
-func (n *neighbours) ping(id uint64, target string, size, mtu int, out chan Echo) error {
+func (n *neighbours) ping(id uint64, target string, size, mtu int, out chan *report.Echo) error {
 	switch {
 	case size < ipoib.MinEcho || size > mtu:
 		return fmt.Errorf("a size of %d bytes: it must be from %d to the MTU of %d: %w",

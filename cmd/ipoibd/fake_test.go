@@ -15,6 +15,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
@@ -56,6 +57,7 @@ func (f *fake) Interfaces() (all []control.Interface) {
 func (fakeDevice) Name() string                    { return "soft" }
 func (d fakeDevice) Reset(context.Context) error   { return d.f.take("reset", "soft") }
 func (d fakeDevice) Recover(context.Context) error { return d.f.take("recover", "soft") }
+func (d fakeDevice) Inject(f faults.Fault) error   { return d.f.take("fault soft", f) }
 
 func (i fakeInterface) Name() string { return i.name }
 
@@ -75,8 +77,6 @@ func (f *fake) change(what func()) {
 	defer f.mu.Unlock()
 	what()
 }
-
-func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
 
 func (i fakeInterface) Ping(_ context.Context, target string, size int) (*report.Echo, error) {
 	return i.f.echo(size), i.f.take("ping", target)
@@ -127,7 +127,7 @@ func serve(t *testing.T, f *fake) (path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "c.sock")
 	s, err := control.Listen(path, control.Daemon{
-		Status: f.Status, Journal: f.log, Fleet: f, Config: f,
+		Status: f.Status, Journal: f.log, Fleet: f, Config: f, AllowFaults: true,
 		HandOver: func(func() (*net.UnixConn, error)) error { return f.take("hand-over", nil) },
 	})
 	if err != nil {

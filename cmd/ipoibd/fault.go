@@ -55,7 +55,7 @@ func faultCommand() *cobra.Command {
 		if err := control.Post(cmd.Context(), socket(cmd), &q); err != nil {
 			return err
 		}
-		if q.Kind == control.FaultClear {
+		if q.Kind == faults.Clear.String() {
 			terminal.Fprintf(out, "pending faults of device %s cancelled\n", q.Device)
 			return nil
 		}

@@ -28,11 +28,11 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 		{"recover", "recover soft", "retrying device soft"},
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "opening all devices"},
-		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug armed on device soft"},
-		{"fault clear", "fault {Kind:clear After:0 Count:0 Verb: Device:soft}", "pending faults of device soft cancelled"},
+		{"fault unplug", "fault soft {Kind:unplug After:0 Count:0 Verb:}", "fault unplug armed on device soft"},
+		{"fault clear", "fault soft {Kind:clear After:0 Count:0 Verb:}", "pending faults of device soft cancelled"},
 		{
 			"fault verb_hangs --after 3 --count 2 --verb query_qp --device soft",
-			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "fault verb_hangs armed on device soft",
+			"fault soft {Kind:verb_hangs After:3 Count:2 Verb:query_qp}", "fault verb_hangs armed on device soft",
 		},
 	} {
 		out, _, err := ipoibd(t, append(strings.Fields(c.args), "--control", path)...)

@@ -37,27 +37,40 @@ const (
 	PortUp                       // PORT_ACTIVE; the port reports its real state
 	GIDChange                    // GID_CHANGE; the first GID disappears or comes back
 	PKeyChange                   // PKEY_CHANGE; the first P_Key disappears or comes back
-	// NumKind is the number of kinds.
+	// NumKind is the number of kinds that a Device injects.
 	NumKind
 )
 
-var names = [NumKind]string{
+// Kinds of fault that only the program around a Device can inject. They fire once, immediately.
+const (
+	Replug      Kind = NumKind + iota // the unplugged device comes back
+	ReplugOther                       // another device comes in its place
+	Reindex                           // the next reset changes the index of the device
+	ClientSlow                        // a user of the device is late to release it for the next reset
+	ClientDead                        // a user of the device never releases it for the next reset
+	Clear                             // all faults that have not fired are withdrawn
+	// NumName is the number of kinds with a name.
+	NumName
+)
+
+var names = [NumName]string{
 	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err",
 	"recv_error_err", "recv_flush_err", "recv_bad_key",
 	"reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small",
 	"swallowed_send", "completions_stop", "deaf_receive",
 	"verb_hangs", "verb_hangs_forever", "verb_eio", "verb_enomem", "event_lost",
 	"device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
+	"replug", "replug_other", "reset_changes_index", "client_slow", "client_dead", "clear",
 }
 
 func (k Kind) String() string {
-	if k >= NumKind {
+	if k >= NumName {
 		return fmt.Sprintf("fault %d", uint8(k))
 	}
 	return names[k]
 }
 
-// Kinds returns all kinds.
+// Kinds returns the kinds that a Device injects.
 func Kinds() []Kind {
 	out := make([]Kind, NumKind)
 	for i := range out {

@@ -23,7 +23,7 @@ func TestKinds(t *testing.T) {
 	if len(seen) != int(faults.NumKind) {
 		t.Errorf("%d kinds, want %d", len(seen), faults.NumKind)
 	}
-	for _, bad := range []string{"", "no_such", "SEND_ERROR_SQE", faults.NumKind.String()} {
+	for _, bad := range []string{"", "no_such", "SEND_ERROR_SQE", faults.NumName.String()} {
 		if k, err := faults.ParseKind(bad); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("parse %q: %v, %v, want an error with that name", bad, k, err)
 		}

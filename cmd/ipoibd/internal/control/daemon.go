@@ -9,6 +9,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
@@ -18,6 +19,8 @@ type Daemon struct {
 	Journal *journal.Journal
 	Fleet   Fleet
 	Config  Config
+
+	AllowFaults bool // faults may be injected
 	// HandOver hands everything over to another process of the same user, over the connection that
 	// accept returns; see package handover. After an error before accept, nothing has happened. It
 	// logs how the rest has ended.
@@ -32,8 +35,6 @@ type Fleet interface {
 	Interfaces() []Interface
 	Suspend(context.Context) error
 	Resume(context.Context) error
-	// Fault injects a fault into the device of the request, or into one of the device's interfaces.
-	Fault(FaultRequest) error
 }
 
 // Device is a device that orders name.
@@ -41,6 +42,8 @@ type Device interface {
 	Name() string
 	Reset(context.Context) error
 	Recover(context.Context) error
+	// Inject injects a fault into the device, or into one of its interfaces.
+	Inject(faults.Fault) error
 }
 
 // Interface is an interface that orders name.

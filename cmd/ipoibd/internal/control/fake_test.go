@@ -17,6 +17,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
@@ -26,6 +27,7 @@ const limit = 10 * time.Second
 // fake is a daemon with one device and one interface that records its orders.
 type fake struct {
 	devices, ifaces []string
+	forbid          bool // faults are not allowed
 
 	log    *journal.Journal
 	reload report.Reload
@@ -45,7 +47,7 @@ func newFake() *fake {
 }
 
 func (f *fake) daemon() Daemon {
-	return Daemon{Status: sample, Journal: f.log, Fleet: f, Config: f, HandOver: f.HandOver}
+	return Daemon{Status: sample, Journal: f.log, Fleet: f, Config: f, HandOver: f.HandOver, AllowFaults: !f.forbid}
 }
 
 // fakeDevice and fakeInterface record the orders that name them.
@@ -78,6 +80,10 @@ func (d fakeDevice) Name() string                      { return d.name }
 func (d fakeDevice) Reset(ctx context.Context) error   { return d.f.take(ctx, "reset", d.name) }
 func (d fakeDevice) Recover(ctx context.Context) error { return d.f.take(ctx, "recover", d.name) }
 
+func (d fakeDevice) Inject(fault faults.Fault) error {
+	return d.f.take(context.Background(), "fault "+d.name, fault)
+}
+
 func (i fakeInterface) Name() string { return i.name }
 
 func (i fakeInterface) Reset(ctx context.Context, rung qprecovery.Rung) error {
@@ -87,8 +93,6 @@ func (i fakeInterface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 func (i fakeInterface) Ping(ctx context.Context, target string, _ int) (*report.Echo, error) {
 	return nil, i.f.take(ctx, "ping", target)
 }
-
-func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(), "fault", q) }
 
 func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", SuspendRequest{}) }
 

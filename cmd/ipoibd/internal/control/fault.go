@@ -2,25 +2,14 @@ package control
 
 import "ipoibd/hca/faults"
 
-// Kinds of fault that the daemon itself injects; the other kinds are in hca/faults.
-const (
-	FaultReplug      = "replug"
-	FaultReplugOther = "replug_other"
-	FaultReindex     = "reset_changes_index"
-	FaultClientSlow  = "client_slow"
-	FaultClientDead  = "client_dead"
-	FaultClear       = "clear"
-)
-
 // FaultKind is a kind of fault that can be requested.
 type FaultKind struct {
-	Name  string
-	Text  string // its effect, for the operator
-	Shell bool   // injected by the daemon itself: it strikes once, immediately
+	Name string
+	Text string // its effect, for the operator
 }
 
-// faultTexts describes the kinds of hca/faults.
-var faultTexts = [faults.NumKind]string{
+// faultTexts describes the kinds, faults of the device first.
+var faultTexts = [faults.NumName]string{
 	faults.SendErrorSQE:     "a send fails, and the queue pair goes to SQE",
 	faults.SendFlushSQE:     "as send_error_sqe, but the failed send is reported only as flushed",
 	faults.SendErrorErr:     "a send fails, and the queue pair goes to ERR",
@@ -47,22 +36,18 @@ var faultTexts = [faults.NumKind]string{
 	faults.PortUp:           "the port comes back up",
 	faults.GIDChange:        "the first GID disappears, or comes back",
 	faults.PKeyChange:       "the first P_Key disappears, or comes back",
+	faults.Replug:           "the unplugged device comes back",
+	faults.ReplugOther:      "another device appears in its place",
+	faults.Reindex:          "the next reset changes the device's index, as if the device had been removed and added",
+	faults.ClientSlow:       "an interface becomes ready for a reset 2 s late",
+	faults.ClientDead:       "an interface never becomes ready for a reset",
+	faults.Clear:            "cancel all faults that have not struck yet",
 }
 
-var shellKinds = []FaultKind{
-	{FaultReplug, "the unplugged device comes back", true},
-	{FaultReplugOther, "another device appears in its place", true},
-	{FaultReindex, "the next reset changes the device's index, as if the device had been removed and added", true},
-	{FaultClientSlow, "an interface becomes ready for a reset 2 s late", true},
-	{FaultClientDead, "an interface never becomes ready for a reset", true},
-	{FaultClear, "cancel all faults that have not struck yet", true},
-}
-
-// FaultKinds returns all kinds, faults of the device first.
-func FaultKinds() []FaultKind {
-	var kinds []FaultKind
-	for _, k := range faults.Kinds() {
-		kinds = append(kinds, FaultKind{Name: k.String(), Text: faultTexts[k]})
+// FaultKinds returns all kinds.
+func FaultKinds() (kinds []FaultKind) {
+	for k, text := range faultTexts {
+		kinds = append(kinds, FaultKind{faults.Kind(k).String(), text})
 	}
-	return append(kinds, shellKinds...)
+	return kinds
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"ipoibd/cmd/ipoibd/internal/report"
@@ -17,7 +16,8 @@ import (
 // what was done, filled in.
 type Request interface {
 	url() string
-	// order checks the request, fills in omitted names, and returns what carries it out. Errors: ErrInvalid, ErrNotFound.
+	// order checks the request, fills in omitted names, and returns what carries it out. Errors: ErrInvalid,
+	// ErrNotAllowed, ErrNotFound.
 	order(Daemon) (order, error)
 }
 
@@ -49,19 +49,21 @@ type FaultRequest struct {
 func (*FaultRequest) url() string { return "/v1/fault" }
 
 func (q *FaultRequest) order(d Daemon) (order, error) {
-	kinds := FaultKinds()
-	i := slices.IndexFunc(kinds, func(k FaultKind) bool { return k.Name == q.Kind })
-	ofDevice, unknown := faults.ParseKind(q.Kind)
+	kind, unknown := faults.ParseKind(q.Kind)
 	switch {
-	case i < 0:
+	case unknown != nil:
 		return nil, fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' lists them", ErrInvalid, q.Kind)
-	case kinds[i].Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
+	case kind >= faults.NumKind && (q.After != 0 || q.Count != 0 || q.Verb != ""):
 		return nil, fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
-	case q.Verb != "" && (unknown != nil || !ofDevice.OfVerb()):
+	case q.Verb != "" && !kind.OfVerb():
 		return nil, fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
 	}
-	_, err := pick("device", &q.Device, d.Fleet.Devices())
-	return func(context.Context) error { return d.Fleet.Fault(*q) }, err
+	dev, err := pick("device", &q.Device, d.Fleet.Devices())
+	if err == nil && !d.AllowFaults {
+		err = fmt.Errorf("%w: start the daemon with --allow-faults", ErrNotAllowed)
+	}
+	fault := faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb}
+	return func(context.Context) error { return dev.Inject(fault) }, err
 }
 
 // Scopes of a reset.

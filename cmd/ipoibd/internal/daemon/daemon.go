@@ -12,9 +12,10 @@
 // each part was told that another process continues it. The taker runs the giver's configuration first, and then
 // applies its own as a reload does.
 //
-//	file        | what
-//	daemon.go   | start and stop
-//	handover.go | what is handed over and taken over
+//	file          | what
+//	daemon.go     | start and stop
+//	controlled.go | what the control socket controls
+//	handover.go   | what is handed over and taken over
 package daemon
 
 import (
@@ -101,13 +102,6 @@ func newDaemon(ctx context.Context, opts Options) *daemon {
 		Fleet: d.fleet, Load: opts.Load, Admit: opts.Admit, Forget: opts.Remove, Journal: d.journal, Log: opts.Log,
 	})
 	return d
-}
-
-// controlled returns what the control socket shows and controls.
-func (d *daemon) controlled() control.Daemon {
-	return control.Daemon{
-		Status: d.status, Journal: d.journal, Fleet: d.fleet, Config: d.current, HandOver: d.handOver,
-	}
 }
 
 // status assembles what devices and interfaces have published.

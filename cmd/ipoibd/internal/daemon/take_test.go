@@ -238,7 +238,7 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 		}
 		r.eventually("d1 is given up", is("d1", "given_up"))
 	}
-	must(t, control.Post(t.Context(), cfg.Control, &control.FaultRequest{Device: "d1", Kind: control.FaultReplug}))
+	must(t, control.Post(t.Context(), cfg.Control, &control.FaultRequest{Device: "d1", Kind: "replug"}))
 	must(t, control.Post(t.Context(), cfg.Control, &control.RecoverRequest{Device: "d1"}))
 	r.waitState(1, "up")
 

@@ -3,12 +3,10 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/capture"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -17,41 +15,35 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Devices implements [control.Fleet].
-func (f *Fleet) Devices() (all []control.Device) {
+// Devices returns the devices, in the order of the configuration.
+func (f *Fleet) Devices() []*Device {
 	devices, _ := f.lists()
-	for _, d := range devices {
-		all = append(all, d)
-	}
-	return all
+	return devices
 }
 
-// Interfaces implements [control.Fleet].
-func (f *Fleet) Interfaces() (all []control.Interface) {
+// Interfaces returns the interfaces, in the order of the configuration.
+func (f *Fleet) Interfaces() []*Interface {
 	_, ifaces := f.lists()
-	for _, m := range ifaces {
-		all = append(all, m)
-	}
-	return all
+	return ifaces
 }
 
-// Name implements [control.Device].
+// Name returns the name of the device.
 func (d *Device) Name() string { return d.name }
 
-// Name implements [control.Interface].
+// Name returns the name of the interface.
 func (m *Interface) Name() string { return m.iface.Name() }
 
-// Reset implements [control.Interface].
+// Reset enters a rung of recovery: see [iface.Iface.Reset].
 func (m *Interface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	return m.iface.Reset(ctx, rung)
 }
 
-// Ping implements [control.Interface].
+// Ping sends an echo request to a peer: see [iface.Iface.Ping].
 func (m *Interface) Ping(ctx context.Context, target string, size int) (*report.Echo, error) {
 	return m.iface.Ping(ctx, target, size)
 }
 
-// Capture implements [control.Interface].
+// Capture writes a capture file: see [capture.Run].
 func (m *Interface) Capture(ctx context.Context, q capture.Request, out capture.Output) (capture.Summary, error) {
 	return capture.Run(ctx, m.iface, q, out)
 }
@@ -103,60 +95,46 @@ func (f *Fleet) each(ctx context.Context, asleep bool, do func(*device.Device, c
 }
 
 // misbehaviours maps kinds of fault to misbehaviours of the first interface of a device.
-var misbehaviours = map[string]iface.Misbehaviour{
-	control.FaultClientSlow: iface.Slow, control.FaultClientDead: iface.Dead, control.FaultClear: iface.Obliging,
+var misbehaviours = map[faults.Kind]iface.Misbehaviour{
+	faults.ClientSlow: iface.Slow, faults.ClientDead: iface.Dead, faults.Clear: iface.Obliging,
 }
 
-// Fault implements [control.Fleet].
-func (f *Fleet) Fault(q control.FaultRequest) error {
-	if !f.opts.AllowFaults {
-		return fmt.Errorf("%w: start the daemon with --allow-faults", control.ErrNotAllowed)
-	}
-	d := f.Device(q.Device)
-	if d == nil {
-		return fmt.Errorf("%w: device %s has been removed", control.ErrNotFound, q.Device)
-	}
-	if how, ok := misbehaviours[q.Kind]; ok {
+// Fault injects a fault into a device, or into its first interface. Errors: those of [Device.Inject].
+func (f *Fleet) Fault(d *Device, fault faults.Fault) error {
+	if how, ok := misbehaviours[fault.Kind]; ok {
 		_, ifaces := f.lists()
 		if i := slices.IndexFunc(ifaces, func(m *Interface) bool { return m.device == d }); i >= 0 {
 			ifaces[i].iface.Misbehave(how)
 		}
 	}
-	if err := d.fault(q); err != nil {
+	if err := d.Inject(fault); err != nil {
 		return err
 	}
+	kind := fault.Kind.String()
 	f.opts.Log.Warn("fault injected",
-		"device", q.Device, "kind", q.Kind, "after", q.After, "count", q.Count, "verb", q.Verb)
-	f.opts.Journal.Add(journal.Entry{Scope: q.Device, Kind: journal.KindFault, Text: q.Kind})
+		"device", d.name, "kind", kind, "after", fault.After, "count", fault.Count, "verb", fault.Verb)
+	f.opts.Journal.Add(journal.Entry{Scope: d.name, Kind: journal.KindFault, Text: kind})
 	return nil
 }
 
-// fault injects a fault into a device, unless it is one of an interface.
-func (d *Device) fault(q control.FaultRequest) error {
-	switch q.Kind {
-	case control.FaultClientSlow, control.FaultClientDead:
-	case control.FaultClear:
+// Inject injects a fault into the device, unless it is one of an interface. Errors: backend.ErrNotOpen,
+// backend.ErrNotPulledOut, hca.ErrInvalid.
+func (d *Device) Inject(fault faults.Fault) error {
+	switch fault.Kind {
+	case faults.ClientSlow, faults.ClientDead:
+	case faults.Clear:
 		d.Slot.Faults.Clear()
-	case control.FaultReindex:
+	case faults.Reindex:
 		d.Slot.Faults.Reindex()
-	case control.FaultReplug:
+	case faults.Replug:
 		return d.Slot.Faults.Plug(backend.PluggedIn)
-	case control.FaultReplugOther:
+	case faults.ReplugOther:
 		return d.Slot.Faults.Plug(backend.PluggedOther)
 	default:
-		kind, err := faults.ParseKind(q.Kind)
-		if err != nil {
-			return err
+		if d.View().Session == nil {
+			return backend.ErrNotOpen
 		}
-		return d.Inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
+		return d.Slot.Faults.Inject(fault)
 	}
 	return nil
-}
-
-// Inject injects a fault of hca/faults, if faults are allowed. Errors: backend.ErrNotOpen, hca.ErrInvalid.
-func (d *Device) Inject(fault faults.Fault) error {
-	if d.View().Session == nil {
-		return backend.ErrNotOpen
-	}
-	return d.Slot.Faults.Inject(fault)
 }

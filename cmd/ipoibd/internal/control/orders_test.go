@@ -199,6 +199,35 @@ func TestSeveralHaveToBeNamed(t *testing.T) {
 	}
 }
 
+// An order to what is removed after the look-up is answered as if the name was not known. Any other order gets the
+// daemon's error.
+func TestOrdersToWhatIsRemoved(t *testing.T) {
+	for _, c := range []struct{ url, body, text string }{
+		{"/v1/fault", `{"kind":"unplug"}`, `not found: no device "soft"`},
+		{"/v1/reset", `{"scope":"device","device":"soft"}`, `not found: no device "soft"`},
+		{"/v1/recover", "", `not found: no device "soft"`},
+		{"/v1/reset", `{"scope":"cq"}`, `not found: no interface "ib0"`},
+		{"/v1/ping", `{"target":"10.0.0.2","timeout_seconds":1}`, `not found: no interface "ib0"`},
+	} {
+		for _, removed := range []bool{true, false} {
+			f := newFake()
+			f.work = func(context.Context) error {
+				if removed {
+					f.devices, f.ifaces = nil, nil
+				}
+				return errors.New("it has ended")
+			}
+			code, text := http.StatusConflict, "it has ended"
+			if removed {
+				code, text = http.StatusNotFound, c.text
+			}
+			if got, why := raw(t, serve(t, f), "POST", c.url, c.body); got != code || why != text {
+				t.Errorf("%s %s, removed %t: %d %q, want %d %q", c.url, c.body, removed, got, why, code, text)
+			}
+		}
+	}
+}
+
 // The client gets the daemon's own text for a refusal, with a status that fits.
 func TestRefusalsOfTheDaemon(t *testing.T) {
 	for err, code := range map[error]int{

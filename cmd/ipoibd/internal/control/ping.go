@@ -30,8 +30,7 @@ func (q *PingRequest) order(d Daemon) (order, error) {
 		return nil, fmt.Errorf("%w: a timeout of %s: it must be above 0 and at most %s",
 			ErrInvalid, q.Timeout, MaxPingTimeout)
 	}
-	f, err := pick("interface", &q.Interface, d.Fleet.Interfaces())
-	return func(ctx context.Context) (err error) {
+	return to("interface", &q.Interface, d.Fleet.Interfaces, func(f Interface, ctx context.Context) (err error) {
 		limited, cancel := context.WithTimeout(ctx, time.Duration(q.Timeout))
 		defer cancel()
 		q.Reply, err = f.Ping(limited, q.Target, q.Size)
@@ -39,5 +38,5 @@ func (q *PingRequest) order(d Daemon) (order, error) {
 			err = nil
 		}
 		return err
-	}, err
+	})
 }

@@ -58,12 +58,14 @@ func (q *FaultRequest) order(d Daemon) (order, error) {
 	case q.Verb != "" && !kind.OfVerb():
 		return nil, fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
 	}
-	dev, err := pick("device", &q.Device, d.Fleet.Devices())
+	fault := faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb}
+	inject, err := to("device", &q.Device, d.Fleet.Devices, func(dev Device, _ context.Context) error {
+		return dev.Inject(fault)
+	})
 	if err == nil && !d.AllowFaults {
 		err = fmt.Errorf("%w: start the daemon with --allow-faults", ErrNotAllowed)
 	}
-	fault := faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb}
-	return func(context.Context) error { return dev.Inject(fault) }, err
+	return inject, err
 }
 
 // Scopes of a reset.
@@ -89,15 +91,15 @@ func (q *ResetRequest) order(d Daemon) (order, error) {
 		if q.Device != "" {
 			return nil, fmt.Errorf("%w: reset %s takes an interface, not a device", ErrInvalid, q.Scope)
 		}
-		f, err := pick("interface", &q.Interface, d.Fleet.Interfaces())
-		return func(ctx context.Context) error { return f.Reset(ctx, rungs[q.Scope]) }, err
+		return to("interface", &q.Interface, d.Fleet.Interfaces, func(f Interface, ctx context.Context) error {
+			return f.Reset(ctx, rungs[q.Scope])
+		})
 	case ScopeDevice:
 		if q.Interface != "" {
 			return nil, fmt.Errorf("%w: reset device takes no interface; it affects all interfaces of the device",
 				ErrInvalid)
 		}
-		dev, err := pick("device", &q.Device, d.Fleet.Devices())
-		return func(ctx context.Context) error { return dev.Reset(ctx) }, err
+		return to("device", &q.Device, d.Fleet.Devices, Device.Reset)
 	}
 	return nil, fmt.Errorf("%w: unknown scope %q; use %s, %s or %s",
 		ErrInvalid, q.Scope, ScopeQP, ScopeCQ, ScopeDevice)
@@ -111,8 +113,7 @@ type RecoverRequest struct {
 func (*RecoverRequest) url() string { return "/v1/recover" }
 
 func (q *RecoverRequest) order(d Daemon) (order, error) {
-	dev, err := pick("device", &q.Device, d.Fleet.Devices())
-	return func(ctx context.Context) error { return dev.Recover(ctx) }, err
+	return to("device", &q.Device, d.Fleet.Devices, Device.Recover)
 }
 
 // SuspendRequest closes all devices. The answer comes when all interfaces have released their
@@ -190,6 +191,21 @@ func (q *RemoveRequest) order(d Daemon) (order, error) {
 		q.Reload, err = d.Config.Remove(ctx, q.Interface)
 		return err
 	}, nil
+}
+
+// to returns an order to the device or interface of a name. One that has been removed in the meantime is not found
+// either.
+func to[T interface{ Name() string }](
+	what string, name *string, have func() []T, do func(T, context.Context) error,
+) (order, error) {
+	one, err := pick(what, name, have())
+	return func(ctx context.Context) error {
+		err := do(one, ctx)
+		if _, gone := pick(what, name, have()); err != nil && gone != nil {
+			return gone
+		}
+		return err
+	}, err
 }
 
 // pick returns the device or interface of a name. If none is given, it returns the only one, and fills in its name.

@@ -111,6 +111,7 @@ func (f *Fleet) endInterfaces(ctx context.Context, steps []config.Step[config.In
 	for _, s := range steps {
 		switch i := f.Interface(s.Name); s.Change {
 		case config.Removed:
+			i.removed.Store(true)
 			ends[s.Name] = f.leave(i.run, func() error { return f.delete(i) })
 		case config.Rebuilt:
 			ends[s.Name] = f.leave(i.run, func() error { return nil })
@@ -137,7 +138,9 @@ func (f *Fleet) endDevices(ctx context.Context, steps []config.Step[config.Devic
 	ends := map[string]<-chan error{}
 	for _, s := range steps {
 		if s.Change == config.Removed || s.Change == config.Rebuilt {
-			ends[s.Name] = f.leave(f.Device(s.Name).run, func() error { return nil })
+			d := f.Device(s.Name)
+			d.removed.Store(s.Change == config.Removed)
+			ends[s.Name] = f.leave(d.run, func() error { return nil })
 		}
 	}
 	return f.await(ctx, ends)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
@@ -39,10 +40,11 @@ type Device struct {
 	name     string
 	Slot     *backend.Slot
 	portGUID hca.GUID
-	lanes    int     // of each of its interfaces
-	busy     bool    // another process used the HCA, or its UDP port, or it did not work, when it was constructed
-	run      routine // of Run
-	before   counted // by other processes
+	lanes    int         // of each of its interfaces
+	busy     bool        // another process used the HCA, or its UDP port, or it did not work, when it was constructed
+	run      routine     // of Run
+	removed  atomic.Bool // by a change that is under way or complete
+	before   counted     // by other processes
 }
 
 // maker makes devices and interfaces.
@@ -116,10 +118,11 @@ func (d *Device) Report(now time.Time) report.Device {
 // Interface is an interface with its device.
 type Interface struct {
 	iface   *iface.Iface
-	device  *Device // that it uses
-	run     routine // of Run
-	failure error   // why it has ended by itself, or could not be rebuilt; nil: it has not
-	runtime bool    // it was added at run time
+	device  *Device     // that it uses
+	run     routine     // of Run
+	removed atomic.Bool // by a change that is under way or complete
+	failure error       // why it has ended by itself, or could not be rebuilt; nil: it has not
+	runtime bool        // it was added at run time
 }
 
 // Namespace is the network namespace that a request to add an interface carried.

@@ -15,16 +15,16 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Devices returns the devices, in the order of the configuration.
+// Devices returns the devices that no change removes, in the order of the configuration.
 func (f *Fleet) Devices() []*Device {
 	devices, _ := f.lists()
-	return devices
+	return slices.DeleteFunc(slices.Clone(devices), func(d *Device) bool { return d.removed.Load() })
 }
 
-// Interfaces returns the interfaces, in the order of the configuration.
+// Interfaces returns the interfaces that no change removes, in the order of the configuration.
 func (f *Fleet) Interfaces() []*Interface {
 	_, ifaces := f.lists()
-	return ifaces
+	return slices.DeleteFunc(slices.Clone(ifaces), func(m *Interface) bool { return m.removed.Load() })
 }
 
 // Name returns the name of the device.

@@ -45,6 +45,18 @@ func TestRebuildKeepsPeers(t *testing.T) {
 	})
 }
 
+// On another device, such as one of the same name on another underlay, are other peers.
+func TestRebuildOnAnotherDeviceForgetsPeers(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.dev = b.dev
+		a.rebuild(func(*config.Interface) {})
+		if s := a.iface.Status(); len(s.Peers) != 0 {
+			t.Errorf("peers %+v", s.Peers)
+		}
+	})
+}
+
 // Peers that were reached from another GID may be out of reach.
 func TestRebuildWithAnotherGIDForgetsPeers(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {

@@ -230,9 +230,10 @@ generate: deps ## compile the eBPF programs
 requirements:
 	go test ./scripts -count=1 -run=^TestRequirements$$ -update
 
-# Rewrites docs/man, which a test compares with the commands and docs/config.md.
+# Rewrites the tables of docs/config.md, except for the conditions in their last column, and then docs/man from the
+# commands and docs/config.md. A test compares all of them. One run is enough if the conditions are written before it.
 .PHONY: man
-man: ## rewrite docs/man
+man: ## rewrite docs/man and the tables of docs/config.md
 	go test ./cmd/ipoibd -count=1 -run=^TestManPages$$ -update
 
 # Builds the Debian package, in bin.

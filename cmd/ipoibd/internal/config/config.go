@@ -3,7 +3,8 @@
 // file, line, field and text. [MakePlan] compares two configurations for a reload.
 //
 // [Fields], [DeviceFields] and [InterfaceFields] describe the fields, except for their use. A new field needs a member
-// of a struct, a row, code that uses it, and a case in TestPlanOfEachField; then 'make man' rewrites the documentation.
+// of a struct, a row, code that uses it, and a case in TestPlanOfEachField. If it has a condition, add a row such as
+// "| `up` | | | the condition |" to its table in docs/config.md. Then 'make man' rewrites the documentation.
 package config
 
 import (

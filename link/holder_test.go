@@ -25,7 +25,7 @@ func TestAliasNamesTheHolder(t *testing.T) {
 		must(t, err)
 		return l
 	}
-	const chosen = AliasPrefix + " uplink"
+	const chosen, like = AliasPrefix + " uplink", AliasPrefix + ": process 7 of the plant"
 	for _, c := range []struct {
 		was      string // before Open
 		pid      int    // that the alias names
@@ -36,9 +36,10 @@ func TestAliasNamesTheHolder(t *testing.T) {
 		{AliasPrefix, 0, signature(os.Getpid()), AliasPrefix, true},
 		{signature(os.Getppid()), os.Getppid(), signature(os.Getpid()), AliasPrefix, true},
 		{signature(exited.Process.Pid), 0, signature(os.Getpid()), AliasPrefix, true},
-		{fmt.Sprintf("%s%d of pid:[1]", signed, os.Getppid()), 0, signature(os.Getpid()), AliasPrefix, true},
-		{signed + "7", 0, signature(os.Getpid()), AliasPrefix, true},
+		{fmt.Sprintf("ipoibd: process %d of pid:[1]", os.Getppid()), 0, signature(os.Getpid()), AliasPrefix, true},
+		{"ipoibd: process 7 of ", 0, signature(os.Getpid()), AliasPrefix, true}, // from where /proc is not mounted
 		{chosen, 0, chosen, chosen, false},
+		{like, 0, like, like, false},
 	} {
 		tap, _, err := Open(Spec{Name: "ib0", MAC: [6]byte{2}, MTU: 1500})
 		must(t, err)
@@ -64,7 +65,7 @@ func TestAliasNamesTheHolder(t *testing.T) {
 		}
 		must(t, Delete("ib0"))
 	}
-	if !strings.HasPrefix(signature(1), signed+"1 of pid:[") {
+	if !strings.HasPrefix(signature(1), "ipoibd: process 1 of pid:[") {
 		t.Error(signature(1))
 	}
 }

@@ -50,7 +50,8 @@ func (t *TAP) Own() {
 }
 
 // Import continues the interface of another process. It changes nothing: until Own, Close only closes the queues.
-// Errors: capsule.ErrMissing, ErrSpec, ErrGone, ErrPermission, and the system's.
+// Errors: capsule.ErrMissing, ErrSpec, ErrGone, ErrPermission, ErrNoNamespace if this process does not see the namespace
+// to which the interface is lent, and the system's.
 func Import(r *capsule.Reader) (t *TAP, err error) {
 	var h handedTAP
 	fds, err := r.Take("tap", &h)
@@ -97,6 +98,9 @@ func (h *handedTAP) open(queues []*os.File) (_ *TAP, err error) {
 	}
 	if t.mac, err = t.tun.check(); err != nil {
 		return nil, err
+	}
+	if t.dev.withdrawn() { // perhaps only for this process; an inspection would delete the interface
+		return nil, fmt.Errorf("%s: %w, or it leads to another one than the interface's", h.Netns, ErrNoNamespace)
 	}
 	if err := t.dev.findHome(); err != nil {
 		return nil, fmt.Errorf("find the home of the interface: %w", err)

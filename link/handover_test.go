@@ -71,6 +71,25 @@ func TestImportWithoutOwning(t *testing.T) {
 	}
 }
 
+// A TAP that is lent to a namespace which the other process does not see, such as one in a container without its path,
+// is refused: that process would delete the interface.
+func TestImportRefusesAHiddenNamespace(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	path := named(t, nstest.New(t))
+	tap, _, err := link.Open(link.Spec{Name: "net1", Netns: path, MAC: [6]byte{2, 0, 0, 0, 0, 9}, MTU: 1400})
+	must(t, err)
+	defer func() { must(t, tap.Remove()) }()
+	hidden := func(tap map[string]any, _ []int) { tap["netns"] = path + "-hidden" }
+	if _, err := link.Import(exported(t, tap, hidden)); !errors.Is(err, link.ErrNoNamespace) {
+		t.Errorf("hidden: %v, want link.ErrNoNamespace", err)
+	}
+	next, err := link.Import(exported(t, tap, nil))
+	must(t, err)
+	must(t, next.Close())
+}
+
 // Descriptors that are not queues of one TAP are refused, and closed.
 func TestImportChecks(t *testing.T) {
 	if nstest.Enter(t) {

@@ -361,6 +361,30 @@ func TestReloadOfMovedInterface(t *testing.T) {
 	r.stop()
 }
 
+// An interface that would have to be opened again stays as it is if another one has its new name, or its own name no
+// longer belongs to ipoibd because the host has chosen another alias.
+func TestReloadToANameThatIsTaken(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	r := startFile(t, nil, "ib0")
+	must(t, netlink.LinkSetUp(find(t, "ib0")))
+	r.up("ib0")
+	refused := func(change func(*config.Config)) {
+		t.Helper()
+		done, err := r.edit(change)
+		if err == nil || !strings.Contains(err.Error(), link.ErrNameTaken.Error()) {
+			t.Errorf("%s, %v", done, err)
+		}
+		r.up("ib0")
+	}
+	refused(func(c *config.Config) { c.Interfaces[0].Netdev = "under0-peer" })
+	must(t, netlink.LinkSetAlias(find(t, "ib0"), "uplink"))
+	refused(func(c *config.Config) { c.Interfaces[0].Netdev, c.Devices[0].Lanes = "", 2 })
+	r.stop()
+}
+
 // A rebuilt interface stays down if the operator has set it down, and keeps the operator's MTU; the
 // largest MTU follows the port. eBPF programs come and go. Counters do not decrease.
 func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {

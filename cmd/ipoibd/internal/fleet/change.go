@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
@@ -74,7 +75,12 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 			}
 			m.ifaces[s.Name] = i
 		case config.Rebuilt:
-			if i := f.Interface(s.Name); i.device.lanes != m.on(f, s.Is).lanes && i.iface.Elsewhere() {
+			i := f.Interface(s.Name)
+			relaned := i.device.lanes != m.on(f, s.Is).lanes
+			if err := iface.Taken(s.Is); err != nil && (relaned || moves(s)) { // ib0 goes before the next one is opened
+				return m, fmt.Errorf("interface %s: %w", s.Name, err)
+			}
+			if relaned && i.iface.Elsewhere() {
 				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is "+
 					"in another network namespace; move it back, or keep the number", s.Name)
 			}

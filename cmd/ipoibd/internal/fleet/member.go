@@ -140,11 +140,15 @@ func (k *maker) iface(c config.Interface, d *Device, m Made) (*Interface, error)
 	return &Interface{iface: i, device: d}, nil
 }
 
+// moves reports whether the configuration gives an interface another place.
+func moves(s config.Step[config.Interface]) bool {
+	return s.Was.Netns != s.Is.Netns || s.Was.NetdevName() != s.Is.NetdevName()
+}
+
 // rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
 func (k *maker) rebuild(was *Interface, s config.Step[config.Interface], d *Device, m Made) (*Interface, error) {
-	moves := s.Was.Netns != s.Is.Netns || s.Was.NetdevName() != s.Is.NetdevName()
-	if moves || was.device.lanes != d.lanes {
-		if err := was.release(!moves); err != nil {
+	if moves(s) || was.device.lanes != d.lanes {
+		if err := was.release(!moves(s)); err != nil {
 			return nil, err
 		}
 		return k.iface(s.Is, d, m)

@@ -100,6 +100,18 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	return f, nil
 }
 
+// Taken returns an error if another interface than one of ipoibd's has the name that a configuration gives ib0 in the
+// daemon's namespace, so that Open would fail.
+func Taken(cfg config.Interface) error {
+	if cfg.Netns != "" {
+		return nil
+	}
+	if err := link.Available(cfg.NetdevName()); errors.Is(err, link.ErrNameTaken) {
+		return err
+	}
+	return nil
+}
+
 // Rebuild returns an interface with another configuration, perhaps on another device, in place of one
 // whose Run has ended. It takes over the TAP, so that ib0 stays as it is, also under another name and
 // in another network namespace; and the peers and counters, but not the peers if the device, the port,

@@ -40,9 +40,6 @@ func New(cfg Config) *QP {
 	}
 }
 
-// Config returns the data that the QP was created from.
-func (q *QP) Config() Config { return q.cfg }
-
 // state returns the state of the QP as a whole: ERR if the receive side is in ERR, else
 // the state of the send side. Both sides.
 func (q *QP) state() hca.QPState {

@@ -33,7 +33,6 @@ type paths struct {
 type narrowPath struct {
 	mtu       int       // to be used: the longest IP packet in bytes
 	route     int       // that the route has, without reports of routers
-	seen      int       // as the kernel said last; 0: unknown
 	confirmed time.Time // when the kernel said mtu last
 	refuted   time.Time // until when reports of routers are ignored
 	passed    int       // the longest IP packet that has passed meanwhile
@@ -49,7 +48,7 @@ func (n *narrowPath) carries(now time.Time) int {
 
 // told records what the kernel says, if that is to be used.
 func (n *narrowPath) told(now time.Time, mtu, route int) {
-	n.mtu, n.route, n.seen, n.confirmed = mtu, route, mtu, now
+	n.mtu, n.route, n.confirmed = mtu, route, now
 }
 
 const (
@@ -75,7 +74,7 @@ func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 	case n == nil && (mtu == 0 || mtu >= full):
 	case n == nil:
 		if p.makeRoom(now, mtu) {
-			p.narrow[dst] = &narrowPath{mtu: mtu, route: route, seen: mtu, confirmed: now}
+			p.narrow[dst] = &narrowPath{mtu: mtu, route: route, confirmed: now}
 			p.fell(now)
 		}
 	case mtu != 0 && mtu <= n.mtu:
@@ -83,8 +82,7 @@ func (p *paths) saw(now time.Time, dst netip.Addr, mtu, route, full int) {
 			p.fell(now)
 		}
 		n.told(now, mtu, route)
-	case now.Sub(n.confirmed) < max(p.hold, firstHold):
-		n.seen = mtu
+	case now.Sub(n.confirmed) < max(p.hold, firstHold): // remains narrow
 	case mtu == 0 || mtu >= full:
 		delete(p.narrow, dst)
 		p.risen = now

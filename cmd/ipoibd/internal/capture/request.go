@@ -43,7 +43,6 @@ type Request struct {
 
 // spec is a checked request.
 type spec struct {
-	name     string
 	levels   []record.Level
 	snaplen  int
 	in, out  bool
@@ -60,7 +59,7 @@ func (q *Request) Check() error {
 }
 
 func (q *Request) parse() (s spec, err error) {
-	s = spec{name: q.Interface, snaplen: q.Snaplen, count: q.Count, filter: q.Filter}
+	s = spec{snaplen: q.Snaplen, count: q.Count, filter: q.Filter}
 	if s.snaplen == 0 {
 		s.snaplen = MaxSnaplen
 	}

@@ -37,7 +37,7 @@ const (
 func gidOf(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 func attachedAt(self endpoint) Attached {
-	return Attached{Self: self.addr(), Broadcast: broadcast, PKey: 0xffff, QKey: 0x0b1b, MTU: 2044}
+	return Attached{Self: self.addr(), Broadcast: broadcast, QKey: 0x0b1b, MTU: 2044}
 }
 
 // failer has the methods of testing.TB and *rapid.T that a bench needs.

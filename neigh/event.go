@@ -35,7 +35,6 @@ type Attached struct {
 	// attached, the table returns the handle of a group that is missing from the next
 	// Attached, with [DestroyAH].
 	Groups map[hca.GID]hca.UDDest
-	PKey   hca.PKey
 	QKey   hca.QKey
 	MTU    int // largest IP packet in bytes
 	// PortMTU is the same, of the port: it bounds echo requests, which may try whether a path carries more

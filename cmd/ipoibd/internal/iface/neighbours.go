@@ -107,7 +107,7 @@ func (n *neighbours) announce(believed port.Plan) {
 	a := n.att
 	n.step(neigh.Attached{
 		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
-		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: believed.MTU(), PortMTU: a.plan.ReceiveMTU(),
+		QKey: a.plan.Broadcast().QKey, MTU: believed.MTU(), PortMTU: a.plan.ReceiveMTU(),
 	})
 }
 

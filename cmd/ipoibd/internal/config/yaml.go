@@ -235,17 +235,7 @@ func differ(a, b string, n int) bool {
 	return n > 0 && (differ(a[1:], b, n-1) || differ(a, b[1:], n-1) || differ(a[1:], b[1:], n-1))
 }
 
-// ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is
-// added, since only full members may use a group (RFC 4391, section 4).
-func ParsePKey(s string) (hca.PKey, error) {
-	v, err := strconv.ParseUint(s, 0, 16)
-	if err != nil || v&0x7fff == 0 {
-		return 0, fmt.Errorf("%q is not a P_Key (0x0001 to 0x7fff, with or without the top bit)", s)
-	}
-	return hca.PKey(v) | hca.PKeyMembership, nil
-}
-
-// PKeyValue is the value of a flag that ParsePKey reads (pflag.Value).
+// PKeyValue is a P_Key as the value of a flag (pflag.Value).
 type PKeyValue hca.PKey
 
 func (v *PKeyValue) String() string { return fmt.Sprintf("0x%04x", uint16(*v)) }
@@ -253,11 +243,13 @@ func (v *PKeyValue) String() string { return fmt.Sprintf("0x%04x", uint16(*v)) }
 // Type names the kind of the value in the help.
 func (v *PKeyValue) Type() string { return "P_Key" }
 
-// Set reads a value. It keeps the previous one if the text is wrong.
+// Set reads a value, hexadecimal with 0x or decimal; full membership is added, since only full members may use
+// a group (RFC 4391, section 4). It keeps the previous one if the text is wrong.
 func (v *PKeyValue) Set(s string) error {
-	key, err := ParsePKey(s)
-	if err == nil {
-		*v = PKeyValue(key)
+	key, err := strconv.ParseUint(s, 0, 16)
+	if err != nil || key&0x7fff == 0 {
+		return fmt.Errorf("%q is not a P_Key (0x0001 to 0x7fff, with or without the top bit)", s)
 	}
-	return err
+	*v = PKeyValue(hca.PKey(key) | hca.PKeyMembership)
+	return nil
 }

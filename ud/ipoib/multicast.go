@@ -7,13 +7,8 @@ import (
 	"ipoibd/hca"
 )
 
-// Scopes of an MGID (RFC 4391 section 4, values of RFC 4291 section 2.7).
-const (
-	ScopeLinkLocal uint8 = 0x2 // the usual one
-	ScopeSiteLocal uint8 = 0x5
-	ScopeOrgLocal  uint8 = 0x8
-	ScopeGlobal    uint8 = 0xe
-)
+// ScopeLinkLocal is the usual scope of an MGID (RFC 4391 section 4, value of RFC 4291 section 2.7).
+const ScopeLinkLocal uint8 = 0x2
 
 // Signatures of an MGID, bytes 2 and 3 (RFC 4391 section 4).
 const (

@@ -12,9 +12,8 @@ import (
 
 // Section 4: an MGID starts with ff, the flags 0001 (transient) and the scope.
 func TestRFC4391Section4FlagsAndScope(t *testing.T) {
-	for scope, want := range map[uint8]byte{
-		ScopeLinkLocal: 0x12, ScopeSiteLocal: 0x15, ScopeOrgLocal: 0x18, ScopeGlobal: 0x1e,
-	} {
+	// Link-local, site-local, organisation-local and global.
+	for scope, want := range map[uint8]byte{ScopeLinkLocal: 0x12, 0x5: 0x15, 0x8: 0x18, 0xe: 0x1e} {
 		for _, g := range everyMGID(scope, hca.PKeyDefault) {
 			if g[0] != 0xff || g[1] != want {
 				t.Errorf("scope %x: got %v, want it to begin with ff%02x", scope, g, want)

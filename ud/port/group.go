@@ -8,7 +8,6 @@ import (
 
 // Group parameters that replace a subnet manager's; see the package documentation.
 const (
-	ScopeLocal   = 2
 	GroupHops    = 1 // hop limit of messages to a group, whose scope is one link
 	UnicastHops  = 64
 	NoMulticastL = 0 // MLID on Ethernet

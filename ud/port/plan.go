@@ -116,7 +116,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 			"raise the underlay's MTU by %d",
 			ErrNoMTU, gid.GID, gid.MaxPayload, need, need-gid.MaxPayload)
 	}
-	mgid := ipoib.BroadcastMGID(ScopeLocal, w.PKey)
+	mgid := ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, w.PKey)
 	attach := mgid
 	if gid.GID.Addr().Is4() {
 		attach = hca.GIDFromAddr(groupIPv4)

@@ -18,7 +18,7 @@ var mdns = netip.MustParseAddr("224.0.0.251")
 // mdnsGroup is the group of mdns, carried by an underlay address of its own.
 func mdnsGroup() port.Group {
 	return port.Group{
-		MGID:   ipoib.GroupMGID(port.ScopeLocal, hca.PKeyDefault, mdns),
+		MGID:   ipoib.GroupMGID(ipoib.ScopeLinkLocal, hca.PKeyDefault, mdns),
 		Attach: hca.GIDFromAddr(netip.MustParseAddr("239.1.2.3")), QKey: port.QKey,
 	}
 }

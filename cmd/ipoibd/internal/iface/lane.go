@@ -19,7 +19,6 @@ import (
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
-	"ipoibd/ud/port"
 )
 
 // lane holds what exists once per queue: a queue of the TAP and a queue of the queue pair, the
@@ -58,7 +57,7 @@ func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{
-		Slots: ls.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: ls.cfg.PKey,
+		Slots: ls.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: ipoib.ScopeLinkLocal, PKey: ls.cfg.PKey,
 		Source: tap, SlowPath: ls.slow, Peers: ls.peers, OnFailure: to.onFailure(hca.WCSend), OnPost: stir,
 	})
 	if err != nil {

@@ -100,9 +100,6 @@ var steps = map[state]map[event]step{
 	},
 }
 
-// final reports whether a side has come to its end.
-func (s state) final() bool { return s == given || s == kept || s == owner || s == out }
-
 // becomes is the only writer of a state. An event that the table does not have for the state is a
 // message at the wrong time, and breaks the connection.
 func (s *state) becomes(e event) (send string) {

@@ -161,3 +161,6 @@ func (w world) giverDoes(e event) world {
 	w.unsent = parts[w.giver.becomes(e)]
 	return w
 }
+
+// final reports whether a side has come to its end.
+func (s state) final() bool { return s == given || s == kept || s == owner || s == out }

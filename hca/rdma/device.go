@@ -22,7 +22,6 @@ type Port struct {
 	State     hca.PortState
 	LinkLayer hca.LinkLayer
 	GUID      hca.GUID
-	LID       uint16 // 0 on Ethernet
 	SMLID     uint16 // 0 on Ethernet
 	GIDs      []GID  // in the order of their indices, without empty entries; nil: not read
 }

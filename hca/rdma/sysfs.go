@@ -102,7 +102,7 @@ func (p *Port) read(sys fs.FS, dir string) error {
 		return err
 	}
 	p.LinkLayer = linkLayer(optional(sys, dir, "link_layer"))
-	p.LID, p.SMLID = lid(optional(sys, dir, "lid")), lid(optional(sys, dir, "sm_lid"))
+	p.SMLID = lid(optional(sys, dir, "sm_lid"))
 	if g, ok := readGID(sys, dir, "0"); ok && p.LinkLayer == hca.LinkLayerInfiniBand {
 		p.GUID = hca.GUID(g[8:])
 	}

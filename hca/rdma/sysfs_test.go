@@ -99,8 +99,8 @@ func TestHardware(t *testing.T) {
 	if got, want := d.Ports[0].GUID.String(), "0002:c903:0010:1001"; got != want {
 		t.Errorf("port GUID %s, want %s", got, want)
 	}
-	if p, ok := d.Port(1); !ok || p.LID != 0x1f || p.SMLID != 1 || p.GIDs[0].Type != hca.GIDTypeIB {
-		t.Errorf("port 1: %+v, want its LID, SM LID and GID type", p)
+	if p, ok := d.Port(1); !ok || p.SMLID != 1 || p.GIDs[0].Type != hca.GIDTypeIB {
+		t.Errorf("port 1: %+v, want its SM LID and GID type", p)
 	}
 	if _, ok := d.Port(3); ok {
 		t.Error("the device has a port 3, want 2 ports")
@@ -123,7 +123,7 @@ func TestDamagedTree(t *testing.T) {
 		{"odd GUID", func(m fstest.MapFS) { m[dir+"sys_image_guid"].Data = []byte("5054") }, ""},
 		{"no state", func(m fstest.MapFS) { delete(m, dir+"ports/1/state") }, ""},
 		{"odd state", func(m fstest.MapFS) { m[dir+"ports/1/state"].Data = []byte("9: FINE") }, ""},
-		{"odd LID", func(m fstest.MapFS) { m[dir+"ports/1/lid"].Data = []byte("0x10000") }, "rxe0 1:0/2"},
+		{"odd SM LID", func(m fstest.MapFS) { m[dir+"ports/1/sm_lid"].Data = []byte("0x10000") }, "rxe0 1:0/2"},
 		{"odd GID", func(m fstest.MapFS) { m[dir+"ports/1/gids/0"].Data = []byte("fe80") }, "rxe0 1:0/1"},
 		{"odd port", func(m fstest.MapFS) { m[dir+"ports/01/state"] = &fstest.MapFile{} }, "rxe0 1:0/2"},
 		{"port 256", func(m fstest.MapFS) { m[dir+"ports/256/state"] = &fstest.MapFile{} }, "rxe0 1:0/2"},
@@ -135,7 +135,7 @@ func TestDamagedTree(t *testing.T) {
 		for _, d := range describeAll(tree, indexed{1, "rxe0"}) {
 			got = d.Name
 			for _, p := range d.Ports {
-				got += strings.Join([]string{" ", string('0' + rune(p.Num)), ":", string('0' + rune(p.LID)), "/", string('0' + rune(len(p.GIDs)))}, "")
+				got += strings.Join([]string{" ", string('0' + rune(p.Num)), ":", string('0' + rune(p.SMLID)), "/", string('0' + rune(len(p.GIDs)))}, "")
 			}
 		}
 		if got != c.want {

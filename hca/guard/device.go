@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -55,27 +56,13 @@ const (
 )
 
 func (o Options) withDefaults() Options {
-	if o.VerbTimeout <= 0 {
-		o.VerbTimeout = DefaultVerbTimeout
-	}
-	if o.AHTimeout <= 0 {
-		o.AHTimeout = DefaultAHTimeout
-	}
-	if o.HostTimeout <= 0 {
-		o.HostTimeout = DefaultHostTimeout
-	}
-	if o.HostStuck <= 0 {
-		o.HostStuck = DefaultHostStuck
-	}
-	if o.OpenTimeout <= 0 {
-		o.OpenTimeout = DefaultOpenTimeout
-	}
-	if o.AHStuck <= 0 {
-		o.AHStuck = DefaultAHStuck
-	}
-	if o.MaxStuck <= 0 {
-		o.MaxStuck = DefaultMaxStuck
-	}
+	o.VerbTimeout = cmp.Or(o.VerbTimeout, DefaultVerbTimeout)
+	o.AHTimeout = cmp.Or(o.AHTimeout, DefaultAHTimeout)
+	o.HostTimeout = cmp.Or(o.HostTimeout, DefaultHostTimeout)
+	o.HostStuck = cmp.Or(o.HostStuck, DefaultHostStuck)
+	o.OpenTimeout = cmp.Or(o.OpenTimeout, DefaultOpenTimeout)
+	o.AHStuck = cmp.Or(o.AHStuck, DefaultAHStuck)
+	o.MaxStuck = cmp.Or(o.MaxStuck, DefaultMaxStuck)
 	if o.Zombies == nil {
 		o.Zombies = new(Zombies)
 	}

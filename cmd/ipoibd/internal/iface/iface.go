@@ -216,9 +216,6 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 // Name returns the configured name.
 func (f *Iface) Name() string { return f.cfg.Name }
 
-// DeviceName returns the name of its device.
-func (f *Iface) DeviceName() string { return f.cfg.Device }
-
 // Adopted reports whether ib0 existed before.
 func (f *Iface) Adopted() bool { return f.host.adopted }
 

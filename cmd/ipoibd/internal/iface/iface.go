@@ -202,7 +202,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
 	}
 	f.rec = recovery{
-		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, host: &f.host,
+		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,
 		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
 	f.nbrs = newNeighbours(f.log, tap, ls, peerBounds(env.Runtime), s.Peers)

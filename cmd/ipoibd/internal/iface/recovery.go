@@ -35,8 +35,9 @@ type recovery struct {
 	journal *journal.Journal
 	fabric  *fabric
 	lanes   *lanes
-	host    carrier
 	events  []any // for Run: comes, attached, up, detached, tooLong
+
+	setCarrier func(on bool, then func(error)) // of the host's side
 
 	ladder  ladder
 	actions []qprecovery.Action
@@ -50,11 +51,6 @@ type recovery struct {
 	stale   time.Time // when to begin to drop the host's frames; zero: never, or it has begun
 	pumps   backoff   // before restarting pumps that ended without a fault
 	left    bool      // the carrier and the host's frames belong to another process
-}
-
-// carrier is what a recovery needs of the host's side.
-type carrier interface {
-	setCarrier(on bool, then func(error))
 }
 
 // The events of a recovery. Run passes them on to the host's side and to the peer table.
@@ -202,7 +198,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 // raiseCarrier raises the carrier. An interface that cannot have one starts again.
 func (r *recovery) raiseCarrier() {
 	a := r.fabric.att
-	r.host.setCarrier(true, func(err error) {
+	r.setCarrier(true, func(err error) {
 		if err != nil && r.fabric.att == a {
 			r.restart("no carrier", err)
 		}
@@ -211,7 +207,7 @@ func (r *recovery) raiseCarrier() {
 
 // dropCarrier drops the carrier.
 func (r *recovery) dropCarrier() {
-	r.host.setCarrier(false, func(err error) {
+	r.setCarrier(false, func(err error) {
 		if err != nil && r.fabric.host.present {
 			r.log.Error("cannot take the carrier down", "err", err)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
@@ -17,7 +16,7 @@ import (
 // fabric is the device's side: it attaches the lanes to a session and detaches them, on a worker, which calls the
 // verbs. Even without an attachment the worker may still be closing one.
 type fabric struct {
-	cfg       config.Interface
+	name      string // of the interface
 	dev       *device.Device
 	tap       TAP
 	lanes     *lanes
@@ -90,13 +89,13 @@ func (f *fabric) open(to target, gen uint32, then func(*attachment, error)) erro
 	if err := f.lanes.renew(); err != nil {
 		return err
 	}
-	if !to.session.Acquire(f.cfg.Name) {
+	if !to.session.Acquire(f.name) {
 		return errSessionEnded
 	}
 	a := &attachment{session: to.session, plan: to.plan, gen: gen}
 	f.coming, f.used = a, to.session.Instance
 	spec := endpoint.Spec{
-		Plan: to.plan, Queues: need, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
+		Plan: to.plan, Queues: need, SendWRs: f.lanes.sendWRs, RecvWRs: f.lanes.recvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
 		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
 		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn,
@@ -136,7 +135,7 @@ func (f *fabric) close(forReset bool, then func(error)) {
 			if forReset {
 				f.badClient.release(a.session)
 			} else {
-				a.session.Release(f.cfg.Name)
+				a.session.Release(f.name)
 			}
 			then(err)
 		}

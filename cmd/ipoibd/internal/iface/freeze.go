@@ -34,8 +34,8 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		// The lane is not expected to work while one of its pumps waits to be restarted.
 		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
 	}
-	if ports := r.fabric.dev.View().Ports; int(r.fabric.cfg.Port) <= len(ports) {
-		s.Port = ports[r.fabric.cfg.Port-1].State
+	if ports := r.fabric.dev.View().Ports; int(r.fabric.want.Port) <= len(ports) {
+		s.Port = ports[r.fabric.want.Port-1].State
 	}
 	knew := l.detector.EventsLost()
 	d := l.detector.Step(now, &s)

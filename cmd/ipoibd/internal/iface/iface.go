@@ -198,7 +198,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	}
 	f.host.checkSources()
 	f.fabric = fabric{
-		cfg: cfg, dev: env.Device, tap: tap, lanes: ls, want: want, onTAP: s.Offloads, qpn: s.QPN,
+		name: cfg.Name, dev: env.Device, tap: tap, lanes: ls, want: want, onTAP: s.Offloads, qpn: s.QPN,
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
 	}
 	f.rec = recovery{

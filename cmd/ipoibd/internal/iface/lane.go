@@ -57,14 +57,14 @@ func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{
-		Slots: ls.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: ipoib.ScopeLinkLocal, PKey: ls.cfg.PKey,
+		Slots: ls.sendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: ipoib.ScopeLinkLocal, PKey: ls.pkey,
 		Source: tap, SlowPath: ls.slow, Peers: ls.peers, OnFailure: to.onFailure(hca.WCSend), OnPost: stir,
 	})
 	if err != nil {
 		return nil, err
 	}
 	rx, err := ud.NewRx(ud.RxConfig{
-		Slots: ls.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
+		Slots: ls.recvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
 		Sink: tap, SlowPath: ls.slow, Peers: ls.peers, OnFailure: to.onFailure(hca.WCRecv), OnReceive: stir,
 	})
 	if err != nil {
@@ -98,7 +98,9 @@ func (l *lane) deadline(now time.Time, mayRest bool) time.Time {
 // lanes are all lanes of an interface. Only Run replaces one.
 type lanes struct {
 	all     []*lane // at least one
-	cfg     config.Interface
+	sendWRs int
+	recvWRs int
+	pkey    hca.PKey
 	slow    ud.SlowPath
 	peers   *ud.Snapshot
 	sources []netip.Addr // that the host may use; nil: any
@@ -107,7 +109,9 @@ type lanes struct {
 }
 
 func newLanes(cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot) (*lanes, error) {
-	ls := &lanes{cfg: cfg, slow: slow, peers: peers, signals: newSignals()}
+	ls := &lanes{
+		sendWRs: cfg.SendWRs, recvWRs: cfg.RecvWRs, pkey: cfg.PKey, slow: slow, peers: peers, signals: newSignals(),
+	}
 	for _, q := range queues {
 		l, err := ls.newLane(q)
 		if err != nil {

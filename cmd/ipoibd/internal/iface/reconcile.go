@@ -75,7 +75,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		return
 	case err != nil:
 		r.fabric.coming = nil
-		a.session.Release(r.fabric.cfg.Name)
+		a.session.Release(r.fabric.name)
 		r.cannotCome(a, op, fmt.Errorf("cannot open queue pair: %w", err))
 		return
 	}

@@ -189,9 +189,9 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 			r.beginStale(time.Now())
 		}
 	case qprecovery.Entered:
-		r.journal.Add(report.Entered(r.fabric.cfg.Name, a))
+		r.journal.Add(report.Entered(r.fabric.name, a))
 	case qprecovery.Ended:
-		r.journal.Add(report.Ended(r.fabric.cfg.Name, a))
+		r.journal.Add(report.Ended(r.fabric.name, a))
 	}
 }
 

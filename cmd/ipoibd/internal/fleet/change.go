@@ -57,7 +57,7 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		}
 		// What this daemon has open itself cannot be probed.
 		probe := !slices.ContainsFunc(was.Devices, func(c config.Device) bool { return c.Claims(&s.Is) })
-		d, err := f.make.device(ctx, s.Is, is.Interfaces, probe)
+		d, err := f.makeDevice(ctx, s.Is, is.Interfaces, probe)
 		if err != nil {
 			return m, fmt.Errorf("device %s: %w", s.Name, err)
 		}
@@ -69,7 +69,7 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		}
 		switch s.Change {
 		case config.Added:
-			i, err := f.make.iface(s.Is, m.on(f, s.Is), m)
+			i, err := f.makeInterface(s.Is, m.on(f, s.Is), m)
 			if err != nil {
 				return m, fmt.Errorf("interface %s: %w", s.Name, err)
 			}
@@ -228,7 +228,7 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 				lost = append(lost, i)
 				break
 			}
-			next, err := f.make.rebuild(i, s, f.Device(s.Is.Device), m)
+			next, err := f.rebuild(i, s, f.Device(s.Is.Device), m)
 			if err != nil {
 				errs[s.Name] = err
 				lost = append(lost, i)

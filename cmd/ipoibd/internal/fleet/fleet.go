@@ -38,8 +38,8 @@ type Fleet struct {
 	Resting atomic.Bool // the operator has suspended the devices
 	opts    Options
 	running context.Context // ends when the daemon is to stop
-	make    maker
-	leaving sync.WaitGroup // of interfaces and devices that are no longer in the set
+	noBPF   sync.Once       // logs that eBPF is not available
+	leaving sync.WaitGroup  // of interfaces and devices that are no longer in the set
 
 	mu      sync.Mutex // guards what follows, and failure and runtime of interfaces
 	devices []*Device
@@ -49,7 +49,7 @@ type Fleet struct {
 
 // New returns an empty fleet. running ends when it is to stop: no change then waits any longer.
 func New(running context.Context, opts Options) *Fleet {
-	return &Fleet{opts: opts, running: running, make: maker{opts: opts, running: running}}
+	return &Fleet{opts: opts, running: running}
 }
 
 // lists returns the devices and interfaces, in the order of the configuration.

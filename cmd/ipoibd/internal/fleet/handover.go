@@ -91,7 +91,7 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 		}
 	}
 	for _, c := range cfg.Devices {
-		d, err := f.make.importDevice(c, cfg, r.Room(deviceRoom(c.Name)), await[c.Name])
+		d, err := f.importDevice(c, cfg, r.Room(deviceRoom(c.Name)), await[c.Name])
 		if err != nil {
 			return m, fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -99,7 +99,7 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 	}
 	for _, c := range cfg.Interfaces {
 		d := m.devices[c.Device]
-		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.make.env(c.Name, d, m))
+		i, err := iface.Import(c, states[c.Name], r.Room(interfaceRoom(c.Name)), f.env(c.Name, d, m))
 		if err != nil {
 			return m, fmt.Errorf("interface %s: %w", c.Name, err)
 		}
@@ -110,12 +110,12 @@ func (f *Fleet) Import(cfg *config.Config, r *capsule.Reader) (m Made, err error
 
 // importDevice makes a device that continues one of the other process, and waits for the queue pairs of
 // its interfaces.
-func (k *maker) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
+func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Reader, await []hca.QPN) (*Device, error) {
 	var s deviceState
 	if err := r.Value("device", &s); err != nil {
 		return nil, err
 	}
-	d, err := k.device(k.running, c, cfg.Interfaces, false)
+	d, err := f.makeDevice(f.running, c, cfg.Interfaces, false)
 	if err != nil {
 		return nil, err
 	}

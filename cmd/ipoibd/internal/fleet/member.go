@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,24 +46,17 @@ type Device struct {
 	before   counted     // by other processes
 }
 
-// maker makes devices and interfaces.
-type maker struct {
-	opts    Options
-	running context.Context // ends when the daemon is to stop
-	noBPF   sync.Once       // logs that eBPF is not available
-}
-
-// device constructs a device with the given interfaces. With probe, it opens the HCA for a
+// makeDevice constructs a device with the given interfaces. With probe, it opens the HCA for a
 // moment, so that a mistake, also in its interfaces, is reported at once. Without, the HCA must be
 // present.
-func (k *maker) device(
+func (f *Fleet) makeDevice(
 	ctx context.Context, c config.Device, interfaces []config.Interface, probe bool,
 ) (*Device, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(k.running, cancel)()
+	defer context.AfterFunc(f.running, cancel)()
 	slot, err := backend.New(ctx, c, backend.Options{
-		AllowFaults: k.opts.AllowFaults, OpenRDMA: k.opts.OpenRDMA, Log: k.opts.Log,
+		AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +85,7 @@ func (k *maker) device(
 		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset,
 		Holders: sharing.Holders,
 		Users:   strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
-		Journal: k.opts.Journal, Log: k.opts.Log,
+		Journal: f.opts.Journal, Log: f.opts.Log,
 	})}, nil
 }
 
@@ -131,9 +123,9 @@ type Namespace struct {
 	File      *os.File // nil: none
 }
 
-// iface creates or adopts an interface.
-func (k *maker) iface(c config.Interface, d *Device, m Made) (*Interface, error) {
-	i, err := iface.Open(c, d.portGUID, k.env(c.Name, d, m))
+// makeInterface creates or adopts an interface.
+func (f *Fleet) makeInterface(c config.Interface, d *Device, m Made) (*Interface, error) {
+	i, err := iface.Open(c, d.portGUID, f.env(c.Name, d, m))
 	if err != nil {
 		return nil, err
 	}
@@ -146,23 +138,23 @@ func moves(s config.Step[config.Interface]) bool {
 }
 
 // rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
-func (k *maker) rebuild(was *Interface, s config.Step[config.Interface], d *Device, m Made) (*Interface, error) {
+func (f *Fleet) rebuild(was *Interface, s config.Step[config.Interface], d *Device, m Made) (*Interface, error) {
 	if moves(s) || was.device.lanes != d.lanes {
 		if err := was.release(!moves(s)); err != nil {
 			return nil, err
 		}
-		return k.iface(s.Is, d, m)
+		return f.makeInterface(s.Is, d, m)
 	}
-	i, err := was.iface.Rebuild(s.Is, k.env(s.Name, d, m))
+	i, err := was.iface.Rebuild(s.Is, f.env(s.Name, d, m))
 	if err != nil {
 		return nil, err
 	}
 	return &Interface{iface: i, device: d}, nil
 }
 
-func (k *maker) env(name string, d *Device, m Made) iface.Env {
+func (f *Fleet) env(name string, d *Device, m Made) iface.Env {
 	env := iface.Env{
-		Device: d.Device, Journal: k.opts.Journal, Log: k.opts.Log, Programs: k.opts.Programs, NoBPF: &k.noBPF,
+		Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF,
 		Lanes: d.lanes, Runtime: m.cfg.Runtime(name), Existing: m.cfg.Added[name].Existing,
 	}
 	if name == m.in.Interface {

@@ -34,9 +34,14 @@ type Made struct {
 }
 
 // Discard undoes what was made. Only interfaces that existed before remain.
-func (m Made) Discard() (err error) {
+func (m Made) Discard() error { return m.close(false) }
+
+// Close closes everything that was inherited, without an effect on what the other process continues.
+func (m Made) Close() error { return m.close(true) }
+
+func (m Made) close(keep bool) (err error) {
 	for _, i := range m.ifaces {
-		err = errors.Join(err, i.release(i.iface.Adopted()))
+		err = errors.Join(err, i.release(keep || i.iface.Adopted()))
 	}
 	for _, d := range m.devices {
 		err = errors.Join(err, d.Slot.Close())

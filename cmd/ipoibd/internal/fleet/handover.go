@@ -127,17 +127,6 @@ func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Rea
 	return d, nil
 }
 
-// Close closes everything that was inherited, without an effect on what the other process continues.
-func (m Made) Close() (err error) {
-	for _, i := range m.ifaces {
-		err = errors.Join(err, i.iface.Close())
-	}
-	for _, d := range m.devices {
-		err = errors.Join(err, d.Slot.Close())
-	}
-	return err
-}
-
 // upLimit bounds how long the daemon serves no clients after a hand-over, because the interfaces that were up are not
 // up again yet. It takes milliseconds. Meanwhile, clients wait to be accepted.
 const upLimit = time.Second

@@ -249,8 +249,8 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 	}
 	f.mu.Lock()
 	f.ifaces = ifaces
-	for n, i := range ifaces { // the steps of those that are removed come last
-		i.runtime = m.cfg.Runtime(steps[n].Name)
+	for _, i := range ifaces {
+		i.runtime = m.cfg.Runtime(i.Name())
 	}
 	f.mu.Unlock()
 	for _, i := range fresh {

@@ -82,13 +82,12 @@ func (f *Fleet) Interface(name string) *Interface {
 func (f *Fleet) Works(cfg *config.Config) *config.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := *cfg
-	c.Interfaces = nil
-	for i, m := range f.ifaces { // in the order of cfg
-		if m.failure == nil {
-			c.Interfaces = append(c.Interfaces, cfg.Interfaces[i])
-		}
+	failed := map[string]bool{}
+	for _, m := range f.ifaces {
+		failed[m.Name()] = m.failure != nil
 	}
+	c := *cfg
+	c.Interfaces = slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(i config.Interface) bool { return failed[i.Name] })
 	return &c
 }
 

@@ -38,15 +38,24 @@ var errSlow = fmt.Errorf("not complete within %v; see 'ipoibd status' and 'ipoib
 // Main runs the command that the environment names, and exits (see [skel.PluginMainFuncs]).
 func Main(about string) {
 	commands := skel.CNIFuncs{
-		Add: coded(add), Del: coded(del), Check: coded(check), Status: coded(status), GC: coded(gc),
+		Add: command(addLimit, errSlow, add), Del: command(otherLimit, nil, del), GC: command(otherLimit, nil, gc),
+		Check: command(otherLimit, nil, check), Status: command(otherLimit, nil, status),
 	}
 	skel.PluginMainFuncs(commands, version.PluginSupports("0.4.0", "1.0.0", "1.1.0"), about)
 }
 
-// coded gives the errors of a command the codes of the specification.
-func coded(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+// command returns a command that ends within a limit, with the cause slow (nil: the usual one), and gives its errors
+// the codes of the specification.
+func command(
+	limit time.Duration, slow error, do func(context.Context, *conf, *skel.CmdArgs) error,
+) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
-		err := do(args)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), limit, slow)
+		defer cancel()
+		c, err := parseConf(args.StdinData)
+		if err == nil {
+			err = do(ctx, c, args)
+		}
 		if err == nil {
 			return nil
 		}
@@ -65,13 +74,7 @@ func coded(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	}
 }
 
-func add(args *skel.CmdArgs) (err error) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), addLimit, errSlow)
-	defer cancel()
-	c, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
+func add(ctx context.Context, c *conf, args *skel.CmdArgs) error {
 	if !validIfName(args.IfName) {
 		return types.NewError(types.ErrInvalidEnvironmentVariables,
 			"CNI_IFNAME is not a valid interface name", fmt.Sprintf("%q", args.IfName))
@@ -181,13 +184,7 @@ func detach(ctx context.Context, c *conf, a attachment, netns string) error {
 	return err
 }
 
-func del(args *skel.CmdArgs) error {
-	ctx, cancel := context.WithTimeout(context.Background(), otherLimit)
-	defer cancel()
-	c, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
+func del(ctx context.Context, c *conf, args *skel.CmdArgs) error {
 	if err := detach(ctx, c, attachment{c.Name, args.ContainerID, args.IfName}, args.Netns); err != nil {
 		return err
 	}
@@ -198,13 +195,7 @@ func del(args *skel.CmdArgs) error {
 	return ipam.del(ctx)
 }
 
-func check(args *skel.CmdArgs) error {
-	ctx, cancel := context.WithTimeout(context.Background(), otherLimit)
-	defer cancel()
-	c, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
+func check(ctx context.Context, c *conf, args *skel.CmdArgs) error {
 	prev, err := previous(c)
 	if err != nil {
 		return err
@@ -292,13 +283,7 @@ func awaitServed(ctx context.Context, c *conf, a attachment, netns string) error
 	}
 }
 
-func status(args *skel.CmdArgs) error {
-	ctx, cancel := context.WithTimeout(context.Background(), otherLimit)
-	defer cancel()
-	c, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
+func status(ctx context.Context, c *conf, _ *skel.CmdArgs) error {
 	s, err := control.GetStatus(ctx, c.Control)
 	if err != nil { // without a daemon, no pod has a carrier
 		return types.NewError(types.ErrLimitedConnectivity, "the daemon does not answer", err.Error())
@@ -335,13 +320,7 @@ func available(s *report.Status, device string) error {
 	return nil
 }
 
-func gc(args *skel.CmdArgs) error {
-	ctx, cancel := context.WithTimeout(context.Background(), otherLimit)
-	defer cancel()
-	c, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
+func gc(ctx context.Context, c *conf, _ *skel.CmdArgs) error {
 	left := collect(ctx, c)
 	if left != nil { // addresses of interfaces that are still there must not be released
 		return left

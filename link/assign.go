@@ -94,9 +94,9 @@ func (r *rtnl) assignAddrs(index, mtu int, want []netip.Prefix) error {
 			err := r.address(unix.RTM_NEWADDR, createOnly, index, p)
 			switch {
 			case !p.Addr().Is6():
-			case errors.Is(err, unix.EINVAL) && mtu < minIPv6MTU:
+			case errors.Is(err, unix.EINVAL) && mtu < MinIPv6MTU:
 				err = fmt.Errorf("%w: IPv6 needs an MTU of at least %d, and the interface has %d",
-					err, minIPv6MTU, mtu)
+					err, MinIPv6MTU, mtu)
 			case errors.Is(err, unix.EACCES):
 				err = fmt.Errorf("%w: IPv6 is disabled on the interface (sysctl disable_ipv6)", err)
 			}
@@ -115,7 +115,8 @@ func (r *rtnl) deriveLinkLocal(index int) error {
 	return nil
 }
 
-const minIPv6MTU = 1280 // RFC 8200, section 5
+// MinIPv6MTU is the smallest MTU with which an interface can have IPv6 addresses (RFC 8200, section 5).
+const MinIPv6MTU = 1280
 
 // createOnly makes the kernel add an object, and fail with EEXIST if there is one.
 const createOnly = unix.NLM_F_CREATE | unix.NLM_F_EXCL

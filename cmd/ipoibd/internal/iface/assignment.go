@@ -52,7 +52,7 @@ func (a *assignment) bringUp(on bool) { a.raise, a.rising = on, on }
 // Without addresses and routes, assigning is due only then, and only for an adopted ib0, for which an
 // earlier configuration may have assigned some. An attempt that failed is repeated in any case.
 func (a *assignment) due(st link.State, first, adopted bool) bool {
-	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU, st.Downs}
+	now := conditions{st.Up, st.Carrier, st.MTU >= link.MinIPv6MTU, st.Downs}
 	changed := first || now != a.last
 	a.last = now
 	return changed && (len(a.want.Addrs)+len(a.want.Routes) > 0 || a.want.LinkLocalOfMAC || first && adopted)

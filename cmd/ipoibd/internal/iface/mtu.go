@@ -8,6 +8,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
@@ -90,7 +91,7 @@ func (h *host) setMTU(mtu int) {
 // reportMTU updates the report about the MTU, and warns about traffic that is lost from now on.
 func (h *host) reportMTU() {
 	was, mtu := h.mtuReport, h.now.MTU
-	r := mtuReport{below: mtu < minIPv6MTU}
+	r := mtuReport{below: mtu < link.MinIPv6MTU}
 	if h.plan.Path.To.IsValid() && mtu >= h.plan.MTU() {
 		r.path = h.plan.Path
 	}
@@ -134,8 +135,6 @@ func (r *mtuReport) notices(eventsLost bool) report.Notices {
 	l.Fits = r.exceeded.Carries - ipoib.HeaderLen
 	return l.Notices()
 }
-
-const minIPv6MTU = 1280 // RFC 8200, section 5
 
 // MTUState decides the interface's MTU. It keeps the operator's request while the underlay is
 // too small for it.

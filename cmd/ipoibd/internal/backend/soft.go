@@ -57,7 +57,7 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		return nil, err
 	}
 	return &softHCA{
-		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), pkeys: cfg.PKeys, log: log,
+		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), pkeys: cfg.PKeyTable(), log: log,
 		hostGUID: sync.OnceValues(func() (hca.GUID, error) { return hostGUID(cfg.Underlay) }),
 	}, nil
 }
@@ -190,20 +190,17 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-// table returns the P_Key table, which is never nil.
+// table returns the P_Key table.
 func (h *softHCA) table() []hca.PKey {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.pkeys == nil {
-		return []hca.PKey{hca.PKeyDefault}
-	}
 	return h.pkeys
 }
 
 // Change implements changer.
 func (h *softHCA) Change(cfg config.Device) {
 	h.mu.Lock()
-	h.pkeys = cfg.PKeys
+	h.pkeys = cfg.PKeyTable()
 	h.mu.Unlock()
 	if e := h.engine.Load(); e != nil {
 		e.dev.SetPKeys(h.table())

@@ -174,7 +174,7 @@ var DeviceFields = Table[Device]{{
 	Name: "pkeys", Of: func(d *Device) any { return &d.PKeys }, Only: KindSoft, Live: true,
 	Help: "P_Key table", Default: "`[0xffff]`",
 	check: func(d *Device, m place) {
-		n := len(d.table())
+		n := len(d.PKeyTable())
 		m.require(n >= 1 && n <= maxPKeys, "needs 1 to %d P_Keys", maxPKeys)
 	},
 }, {
@@ -240,8 +240,8 @@ func checkPeers(d *Device, m place) {
 	}
 }
 
-// table returns the P_Key table.
-func (s *Soft) table() []hca.PKey {
+// PKeyTable returns the P_Key table.
+func (s *Soft) PKeyTable() []hca.PKey {
 	if s.PKeys == nil {
 		return []hca.PKey{hca.PKeyDefault}
 	}

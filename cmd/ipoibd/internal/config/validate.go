@@ -151,7 +151,7 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
 	within(place{at + ".send_wrs", ms}, f.SendWRs, ud.MinTxSlots, maxQueueWRs)
 	within(place{at + ".recv_wrs", ms}, f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
-	if k.pkeys && !slices.ContainsFunc(d.table(), f.PKey.Match) {
+	if k.pkeys && !slices.ContainsFunc(d.PKeyTable(), f.PKey.Match) {
 		ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
 	}
 	if k.ports != 0 && f.Port > k.ports {

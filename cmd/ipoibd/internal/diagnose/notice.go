@@ -122,10 +122,13 @@ var linkConditions = []condition[Link]{
 	{
 		kind:  report.NoticeEventsLost,
 		holds: func(l *Link) (bool, words) { return l.EventsLost, nil },
-		text: "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its " +
-			"interrupts are delivered",
+		text:  EventsLost,
 	},
 }
+
+// EventsLost is the text of the notice, which package iface also logs.
+const EventsLost = "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its " +
+	"interrupts are delivered"
 
 // Notices returns the notices of an interface, never nil.
 func (l *Link) Notices() report.Notices {

@@ -3,14 +3,12 @@ package iface
 import (
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
 )
-
-const eventsLost = "the completion events of the device are lost, so packets wait up to 0.5 s; " +
-	"check whether its interrupts are delivered"
 
 // stir takes a sample of the lanes that rest, because one has work again.
 func (r *recovery) stir(now time.Time) {
@@ -45,7 +43,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	l.polled.Store(l.detector.FoundByPoll())
 	switch lost := l.detector.EventsLost(); {
 	case lost && !knew:
-		r.log.Warn(eventsLost)
+		r.log.Warn(diagnose.EventsLost)
 	case knew && !lost:
 		r.log.Info("the completion events of the device arrive again")
 	}

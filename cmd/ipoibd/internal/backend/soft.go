@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
@@ -253,7 +254,7 @@ func (h *softHCA) Info() Info {
 	}
 	destroyed := hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()}
 	i.Counters = append(i.Counters, destroyed)
-	i.Notices.Add(report.NoticeUnresolved, h.peers.notice())
+	i.Notices.Add(diagnose.NoticeUnresolved, h.peers.notice())
 	if found := h.notices.Load(); found != nil {
 		i.Notices = append(i.Notices, *found...)
 	}

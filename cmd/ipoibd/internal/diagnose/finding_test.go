@@ -226,10 +226,10 @@ var diagnoses = []struct {
 	{"set down", busy, func(f *Facts) { f.iface().State, f.iface().Reason, f.Netdev("ib0").Up = "down", "admin_down", false }, "interface_down", "", "ip link set ib0 up"},
 	{"no carrier of ib0", busy, func(f *Facts) { f.iface().Carrier = false }, "interface_not_ready", "no carrier", "ipoibd events --control /run/c.sock"},
 	{"a route is refused", busy, func(f *Facts) { f.iface().Unassigned = "route: refused" }, "interface_unassigned", "route: refused", "ip address show dev ib0"},
-	{"a duplicate underlay address", busy, noticing(report.NoticeDuplicateAddress), "duplicate_address", "the text of duplicate_address", "ip address show dev eth0"},
+	{"a duplicate underlay address", busy, noticing("duplicate_address"), "duplicate_address", "the text of duplicate_address", "ip address show dev eth0"},
 	{"a forged underlay address", busy, func(f *Facts) { f.count("rx_own_source", 1, 3) }, "duplicate_address", "rx_own_source is 3, 2 more than 1s before", ""},
 	{"a firewall", busy, func(f *Facts) {
-		noticing(report.NoticeFirewall)(f)
+		noticing("firewall")(f)
 		f.lonely()
 		noticing("silent")(f)
 		f.device().Peers = []netip.Addr{peer}
@@ -237,10 +237,10 @@ var diagnoses = []struct {
 	{"a firewall, inbound", busy, func(f *Facts) { f.Drops = []FirewallRule{{"inet", "f", "i", "4", "udp dport 4791 drop"}} }, "firewall_in", "udp dport 4791 drop", "nft delete rule inet f i handle 4"},
 	{"families", busy, func(f *Facts) { f.device().Peers = []netip.Addr{netip.MustParseAddr("fd00::2")} }, "family_mismatch", "all peers are IPv6, such as fd00::2", ""},
 	{"one of the family is enough", busy, func(f *Facts) { f.device().Peers = []netip.Addr{netip.MustParseAddr("fd00::2"), peer} }, "", "", ""},
-	{"NAT", busy, noticing(report.NoticeNAT), "nat", "the text of nat", ""},
+	{"NAT", busy, noticing("nat"), "nat", "the text of nat", ""},
 	{"no multicast", busy, func(f *Facts) { f.Netdev("eth0").Multicast = false }, "multicast_off", "MULTICAST", "ip link set eth0 multicast on"},
 	{"no multicast, peers", busy, func(f *Facts) { f.Netdev("eth0").Multicast, f.device().Replicates = false, true }, "", "", ""},
-	{"a name", busy, noticing(report.NoticeUnresolved), "unresolved_peer", "the text of", ""},
+	{"a name", busy, noticing(NoticeUnresolved), "unresolved_peer", "the text of", ""},
 	{"another P_Key", busy, func(f *Facts) { f.lonely(); f.count("rx_other_pkey", 4, 4) }, "pkey_mismatch", "rx_other_pkey is 4, 0 more than 1s before; no peer is known; this host has 0xffff", "ipoibd run --pkey P_KEY"},
 	{"other partitions", busy, func(f *Facts) { f.count("rx_other_pkey", 4, 9) }, "", "", ""},
 	{"another Q_Key", busy, func(f *Facts) { f.count("rx_drop_qkey", 0, 1) }, "qkey_mismatch", "rx_drop_qkey is 1", "ipoibd status -v --control /run/c.sock"},
@@ -258,7 +258,7 @@ var diagnoses = []struct {
 		f.count("wire_tx_drop_no_route", 2, 2)
 	}, "", "", ""},
 	{"no peer answers", busy, func(f *Facts) {
-		noticing(report.NoticeSilent)(f)
+		noticing("silent")(f)
 		f.device().Peers = slices.Repeat([]netip.Addr{peer}, 10)
 		f.device().Replicates = true
 	}, "no_peer_answers", "192.0.2.2, 2 more", "ping -c 3 192.0.2.2"},
@@ -270,11 +270,11 @@ var diagnoses = []struct {
 	{"no address of ib0 in a bridge", busy, func(f *Facts) { f.Netdev("ib0").Addrs, f.Netdev("ib0").Master = nil, "br0" }, "", "", ""},
 	{"ib0 in a container", busy, func(f *Facts) { f.Netdevs = f.Netdevs[:2] }, "", "", ""},
 	{"a narrow path", busy, func(f *Facts) {
-		f.iface().Notices.Add(report.NoticePathMTU, "narrow")
+		f.iface().Notices.Add("path_mtu", "narrow")
 		f.iface().Peers = []report.Peer{{IPs: []string{"10.0.0.3"}}, {GID: hca.GIDFromAddr(peer), IPs: []string{"10.0.0.2"}}}
 		f.device().Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{GIDs: []hca.GIDEntry{{Path: hca.PathLimit{To: peer, Carries: 1248}}}}}}
 	}, "path_mtu", "narrow", "ipoibd ping --sweep 10.0.0.2"},
-	{"a narrow path, of another GID", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticePathMTU, "narrow"); f.iface().QP.GIDIndex = 5 }, "path_mtu", "narrow", ""},
+	{"a narrow path, of another GID", busy, func(f *Facts) { f.iface().Notices.Add("path_mtu", "narrow"); f.iface().QP.GIDIndex = 5 }, "path_mtu", "narrow", ""},
 	{"a full neighbour table", busy, func(f *Facts) {
 		f.NeighboursEarlier = []NeighbourTable{{"arp_cache", 1000, 1024, 5}, {"ndisc_cache", 1024, 1024, 7}}
 		f.Neighbours = []NeighbourTable{{"arp_cache", 1024, 1024, 12}, {"ndisc_cache", 1024, 1024, 7}}
@@ -283,12 +283,12 @@ var diagnoses = []struct {
 	{"files", busy, func(f *Facts) { f.Status.FDs = 922 }, "files_nearly_exhausted", "922 are open, RLIMIT_NOFILE is 1024", "prlimit --pid 7 --nofile=4096"},
 	{"files are not counted", busy, func(f *Facts) { f.Status.FDs = -1 }, "", "", ""},
 	{"an old daemon", busy, func(f *Facts) { f.Version = "v2" }, "other_version", "the daemon is v1, this program v2", "kill 7 && ipoibd run"},
-	{"a small send buffer", busy, noticing(report.NoticeSendBuffer), "send_buffer", "the text of", "sysctl -w net.core.wmem_max=134217728"},
-	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeNoIPv6, "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
-	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add(report.NoticeEventsLost, "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
-	{"one socket", busy, noticing(report.NoticeOneSocket), "one_socket", "the text of", ""},
-	{"no segmentation", busy, noticing(report.NoticeNoSegmentation), "no_segmentation", "the text of", "ethtool -k eth0"},
-	{"alone", busy, func(f *Facts) { f.lonely(); noticing(report.NoticeSilent)(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},
+	{"a small send buffer", busy, noticing("send_buffer"), "send_buffer", "the text of", "sysctl -w net.core.wmem_max=134217728"},
+	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add("no_ipv6", "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
+	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add("events_lost", "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
+	{"one socket", busy, noticing("one_socket"), "one_socket", "the text of", ""},
+	{"no segmentation", busy, noticing("no_segmentation"), "no_segmentation", "the text of", "ethtool -k eth0"},
+	{"alone", busy, func(f *Facts) { f.lonely(); noticing("silent")(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},
 	{"the clock", busy, func(f *Facts) { f.ClockStep = -time.Hour }, "clock_stepped", "1h0m0s", "ipoibd events --control /run/c.sock"},
 	{"a slow start", busy, func(f *Facts) { f.ClockStep = -9 * time.Second }, "", "", ""},
 	{"a newer daemon", busy, noticing("of_the_future"), "other_notice", "the text of", ""},

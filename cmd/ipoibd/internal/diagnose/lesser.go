@@ -46,7 +46,7 @@ var warnings = []rule{
 			"lists them, and 'ipoibd peers' their GIDs)",
 		"sysctl -w {sysctl}.gc_thresh2={some} {sysctl}.gc_thresh3={enough}",
 	}},
-	{"events_lost", Warning, served, noticed(report.NoticeEventsLost), nil, texts{
+	{"events_lost", Warning, served, noticed("events_lost"), nil, texts{
 		"traffic is slow, because interrupts of the HCA are lost", "{notice}",
 		"check whether its interrupts are delivered (/proc/interrupts); if a reset does not help, its firmware or " +
 			"its driver is at fault",
@@ -64,7 +64,7 @@ var warnings = []rule{
 		"the environment variable belongs to no flag of 'ipoibd run', so it is ignored", "{subject} is set",
 		"correct its spelling ('ipoibd run --help' lists the flags), or remove it", "unset {subject}",
 	}},
-	{"send_buffer", Warning, devices, noticed(report.NoticeSendBuffer), nil, texts{
+	{"send_buffer", Warning, devices, noticed("send_buffer"), nil, texts{
 		"the send buffer is small, so peers that do not answer can delay traffic to the others", "{notice}",
 		"raise the limit on the host, and restart the daemon", "sysctl -w net.core.wmem_max=134217728",
 	}},
@@ -89,11 +89,11 @@ var hints = []rule{
 			"switch eBPF off",
 		"ipoibd run --ebpf=false",
 	}},
-	{"one_socket", Hint, devices, noticed(report.NoticeOneSocket), nil, texts{
+	{"one_socket", Hint, devices, noticed("one_socket"), nil, texts{
 		"the lanes do not receive in parallel", "{notice}",
 		"fix the problem shown above and restart the daemon", "",
 	}},
-	{"no_segmentation", Hint, devices, noticed(report.NoticeNoSegmentation), nil, texts{
+	{"no_segmentation", Hint, devices, noticed("no_segmentation"), nil, texts{
 		"bulk traffic is slower, because the kernel or the NIC does not segment UDP", "{notice}",
 		"see whether checksum offload can be switched on (tx-checksum-ip-generic)", "ethtool -k {underlay}",
 	}},
@@ -151,7 +151,7 @@ func pathMTU(s *subject) bool {
 	if p != nil {
 		s.say("peer", p.IPs[0])
 	}
-	return s.notices(report.NoticePathMTU)
+	return s.notices("path_mtu")
 }
 
 // narrowest returns the narrowest path from the GID of an interface, or the zero PathLimit if it carries all
@@ -209,7 +209,7 @@ func otherVersion(s *subject) bool {
 
 // otherNotice finds a notice of a newer daemon.
 func otherNotice(s *subject) bool {
-	n := first(s.open.Notices, func(n *report.Notice) bool { return !slices.Contains(report.NoticeKinds, n.Kind) })
+	n := first(s.open.Notices, func(n *report.Notice) bool { return !slices.Contains(NoticeKinds(), n.Kind) })
 	if n == nil {
 		return false
 	}
@@ -224,7 +224,7 @@ func noIPv6(s *subject) bool {
 	if below != nil && below.MTU < usualMTU {
 		s.say("underlay", below.Name, "usual", usualMTU)
 	}
-	return s.notices(report.NoticeNoIPv6)
+	return s.notices("no_ipv6")
 }
 
 // noEBPF asks the daemon if there is one, because it has dropped the capabilities.
@@ -237,7 +237,7 @@ func noEBPF(s *subject) bool {
 	return s.iface.EBPF && p.lacks(capSysAdmin) && (p.lacks(capBPF) || p.lacks(capPerfmon))
 }
 
-func alone(s *subject) bool { return s.notices(report.NoticeSilent) && len(s.open.Peers) == 0 }
+func alone(s *subject) bool { return s.notices("silent") && len(s.open.Peers) == 0 }
 
 // dropping lists everything that dropped frames while it was watched: each device of the daemon, then its
 // interfaces.

@@ -37,7 +37,7 @@ type SoftHCA struct {
 
 var deviceConditions = []condition[SoftHCA]{
 	{
-		kind: report.NoticeNAT, every: ComplainEvery,
+		kind: "nat", every: ComplainEvery,
 		holds: func(h *SoftHCA) (bool, words) {
 			return h.nat && h.From.IsValid(), words{"from", h.From, "icrc_of", h.ICRCOf}
 		},
@@ -47,7 +47,7 @@ var deviceConditions = []condition[SoftHCA]{
 			"forged; RoCEv2 does not work through NAT",
 	},
 	{
-		kind: report.NoticeSendBuffer,
+		kind: "send_buffer",
 		holds: func(h *SoftHCA) (bool, words) {
 			return h.SendBuffer < h.Needed, words{"bytes", h.SendBuffer, "needed", h.Needed}
 		},
@@ -58,7 +58,7 @@ var deviceConditions = []condition[SoftHCA]{
 			"restart the daemon",
 	},
 	{
-		kind: report.NoticeNoSegmentation, every: ComplainEvery,
+		kind: "no_segmentation", every: ComplainEvery,
 		holds: func(h *SoftHCA) (bool, words) { return h.NoTrains != nil, words{"err", h.NoTrains} },
 		text: "the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT: {err}), so each datagram is " +
 			"sent on its own; no frames are lost, but bulk traffic is slower",
@@ -67,24 +67,24 @@ var deviceConditions = []condition[SoftHCA]{
 			"'ethtool -k' (tx-checksum-ip-generic)",
 	},
 	{
-		kind:  report.NoticeOneSocket,
+		kind:  "one_socket",
 		holds: func(h *SoftHCA) (bool, words) { return h.OneSocket != nil, words{"err", h.OneSocket} },
 		text:  "the software HCA has only one socket for all lanes: {err}",
 		log:   "the software HCA has only one socket for all lanes, so they do not receive in parallel",
 	},
 	{
-		kind: report.NoticeDuplicateAddress, every: ComplainEvery,
+		kind: "duplicate_address", every: ComplainEvery,
 		holds: func(h *SoftHCA) (bool, words) { return h.Duplicate != "", words{"what", h.Duplicate} },
 		text:  "{what}; give each host its own",
 		log:   "another host has the same underlay address; give each host its own",
 	},
 	{
-		kind:  report.NoticeSilent,
+		kind:  "silent",
 		holds: func(h *SoftHCA) (bool, words) { return h.silent, nil },
 		text:  silent, log: silent,
 	},
 	{
-		kind:  report.NoticeFirewall,
+		kind:  "firewall",
 		holds: func(h *SoftHCA) (bool, words) { return h.refused, nil },
 		text:  refused, log: refused,
 	},
@@ -106,12 +106,12 @@ type Link struct {
 
 var linkConditions = []condition[Link]{
 	{
-		kind:  report.NoticeNoIPv6,
+		kind:  "no_ipv6",
 		holds: func(l *Link) (bool, words) { return l.BelowIPv6, nil },
 		text:  "MTU below 1280: the interface cannot have IPv6 addresses",
 	},
 	{
-		kind: report.NoticePathMTU,
+		kind: "path_mtu",
 		holds: func(l *Link) (bool, words) {
 			return l.Exceeded.To.IsValid(), words{"peer", l.Exceeded.To, "path_mtu", l.Exceeded.MTU, "fits", l.Fits}
 		},
@@ -120,7 +120,7 @@ var linkConditions = []condition[Link]{
 			"the MTU of the interface to {fits}, or raise that of the path",
 	},
 	{
-		kind:  report.NoticeEventsLost,
+		kind:  "events_lost",
 		holds: func(l *Link) (bool, words) { return l.EventsLost, nil },
 		text:  EventsLost,
 	},
@@ -129,6 +129,21 @@ var linkConditions = []condition[Link]{
 // EventsLost is the text of the notice, which package iface also logs.
 const EventsLost = "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its " +
 	"interrupts are delivered"
+
+// NoticeUnresolved is the kind of notice whose text package backend makes: the name of a peer cannot be looked up.
+const NoticeUnresolved = "unresolved_peer"
+
+// NoticeKinds returns all kinds of notice; docs/status.schema.json has the same.
+func NoticeKinds() (kinds []string) {
+	for _, c := range deviceConditions {
+		kinds = append(kinds, c.kind)
+	}
+	kinds = append(kinds, NoticeUnresolved)
+	for _, c := range linkConditions {
+		kinds = append(kinds, c.kind)
+	}
+	return kinds
+}
 
 // Notices returns the notices of an interface, never nil.
 func (l *Link) Notices() report.Notices {

@@ -16,7 +16,7 @@ var peerRules = []rule{
 		"another host has the underlay address of this host, or forges it", "{notice} | {counted}",
 		"give each host an address of its own", "ip address show dev {underlay}",
 	}},
-	{"firewall_out", Error, devices, noticed(report.NoticeFirewall), nil, texts{
+	{"firewall_out", Error, devices, noticed("firewall"), nil, texts{
 		"the firewall of this host drops what the daemon sends", "{notice}",
 		"allow UDP port 4791", "nft list ruleset",
 	}},
@@ -31,7 +31,7 @@ var peerRules = []rule{
 		"name the peers by addresses of this host's family, or give the underlay an address of theirs",
 		"ip address add ADDRESS/PREFIX dev {underlay}",
 	}},
-	{"nat", Error, devices, noticed(report.NoticeNAT), nil, texts{
+	{"nat", Error, devices, noticed("nat"), nil, texts{
 		"a NAT between the hosts translates addresses, which breaks RoCEv2", "{notice}",
 		"connect the hosts without it, or through a tunnel (docs/security.md shows one)", "",
 	}},
@@ -40,7 +40,7 @@ var peerRules = []rule{
 		"{subject} lacks the flag MULTICAST",
 		"enable it, or name the other hosts with --peer", "ip link set {subject} multicast on",
 	}},
-	{"unresolved_peer", Error, devices, noticed(report.NoticeUnresolved), nil, texts{
+	{"unresolved_peer", Error, devices, noticed(NoticeUnresolved), nil, texts{
 		"the name of a peer cannot be resolved", "{notice}",
 		"correct --peer or DNS; the daemon resolves the name again by itself", "",
 	}},
@@ -138,7 +138,7 @@ func (s *subject) hasPeers() bool {
 }
 
 func duplicateAddress(s *subject) bool {
-	return s.notices(report.NoticeDuplicateAddress) || s.counts(docs.DeviceRxOwnSource)
+	return s.notices("duplicate_address") || s.counts(docs.DeviceRxOwnSource)
 }
 
 func familyMismatch(s *subject) bool {
@@ -189,7 +189,7 @@ func peerRefuses(s *subject) bool {
 	return s.counts(docs.DeviceWireICMPErrors) || (mostly || s.grown(unrouted) > 0) && s.counts(unrouted)
 }
 
-func noPeerAnswers(s *subject) bool { return s.notices(report.NoticeSilent) && len(s.open.Peers) > 0 }
+func noPeerAnswers(s *subject) bool { return s.notices("silent") && len(s.open.Peers) > 0 }
 
 // maxListed bounds how many peers, and how many counters, a finding names.
 const maxListed = 8

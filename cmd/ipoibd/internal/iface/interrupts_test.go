@@ -91,7 +91,7 @@ func TestR08LostInterruptsAreNoticed(t *testing.T) {
 		reach(t, a, b)
 		time.Sleep(time.Minute)
 		noticed := func() bool {
-			return slices.ContainsFunc(a.status().Notices, func(n report.Notice) bool { return n.Kind == report.NoticeEventsLost })
+			return slices.ContainsFunc(a.status().Notices, func(n report.Notice) bool { return n.Kind == "events_lost" })
 		}
 		if n := count(a.status(), "freeze_found_by_poll"); n != 0 || noticed() {
 			t.Fatalf("%d found by polls in health", n)

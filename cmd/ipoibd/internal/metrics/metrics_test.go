@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -343,7 +344,7 @@ func TestEnumerations(t *testing.T) {
 	for name, enum := range map[string][2][]string{
 		"interface": {report.InterfaceStates, of["state"].Enum},
 		"device":    {report.DeviceStates, schema.Defs["device"].Properties["state"].Enum},
-		"notice":    {report.NoticeKinds, notice["kind"].Enum},
+		"notice":    {diagnose.NoticeKinds(), notice["kind"].Enum},
 		"handle":    {report.HandleStates, of["peers"].Items.Properties["handle"].Enum},
 	} {
 		if !slices.Equal(enum[0], enum[1]) {

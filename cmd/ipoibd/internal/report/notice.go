@@ -2,21 +2,6 @@ package report
 
 import "strings"
 
-// Kinds of notice. The last three are those of an interface, the others those of a device.
-const (
-	NoticeDuplicateAddress = "duplicate_address" // another host has the underlay's address
-	NoticeNAT              = "nat"               // a NAT seems to translate received packets
-	NoticeFirewall         = "firewall"          // this host's firewall refuses datagrams
-	NoticeUnresolved       = "unresolved_peer"   // the name of a peer cannot be looked up
-	NoticeSilent           = "silent"            // no packet from any peer yet
-	NoticeSendBuffer       = "send_buffer"       // it is small
-	NoticeOneSocket        = "one_socket"        // all lanes have one socket
-	NoticeNoSegmentation   = "no_segmentation"   // of UDP, by the kernel
-	NoticePathMTU          = "path_mtu"          // the path to a peer carries less than the MTU
-	NoticeNoIPv6           = "no_ipv6"           // the MTU is too small
-	NoticeEventsLost       = "events_lost"       // the device's completion events do not arrive
-)
-
 // Notice is a condition that an operator should know. Its kind is constant, unlike its text.
 type Notice struct {
 	Kind string `json:"kind"`

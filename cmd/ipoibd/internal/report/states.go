@@ -31,9 +31,5 @@ var (
 	DeviceStates = []string{
 		DeviceOpen, "starting", "dropping", "pausing", "opening", "waiting", "given_up", "suspended",
 	}
-	NoticeKinds = []string{
-		NoticeDuplicateAddress, NoticeNAT, NoticeFirewall, NoticeUnresolved, NoticeSilent, NoticeSendBuffer,
-		NoticeOneSocket, NoticeNoSegmentation, NoticePathMTU, NoticeNoIPv6, NoticeEventsLost,
-	}
 	HandleStates = []string{"none", "asked", "ready", "waiting", "refused"}
 )

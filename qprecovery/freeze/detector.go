@@ -4,7 +4,6 @@ import "time"
 
 // Detector is passive and must be used by one goroutine. Create it with [New].
 type Detector struct {
-	conf      Config
 	last      time.Time // time of the last sample; zero if none yet
 	suspected bool      // reported; silent until Restart
 
@@ -35,13 +34,12 @@ func (p *progress) update(now time.Time, count uint64) bool {
 }
 
 // New returns a detector.
-func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
+func New() *Detector { return new(Detector) }
 
 // Restart makes the detector start over, for a rebuilt queue pair. Probe
 // numbers continue, so that an old probe is not mistaken for a new one.
 func (d *Detector) Restart() {
 	*d = Detector{
-		conf:   d.conf,
 		probe:  probe{number: d.probe.number},
 		events: events{total: d.events.total, lost: d.events.lost},
 	}
@@ -50,7 +48,7 @@ func (d *Detector) Restart() {
 // NextDeadline returns when the next sample is due, or false if it is due at
 // once. mayRest is false while other queues of the queue pair have work: then the idle one is watched too.
 func (d *Detector) NextDeadline(mayRest bool) (time.Time, bool) {
-	at := d.last.Add(d.conf.Interval)
+	at := d.last.Add(Interval)
 	if mayRest {
 		at = d.due()
 	}
@@ -61,21 +59,21 @@ func (d *Detector) NextDeadline(mayRest bool) (time.Time, bool) {
 // 1970, when everything else that rests on this host wakes up too.
 func (d *Detector) due() time.Time {
 	if d.Resting() {
-		return d.last.Add(d.conf.Rest - time.Duration(d.last.UnixNano())%d.conf.Rest)
+		return d.last.Add(Rest - time.Duration(d.last.UnixNano())%Rest)
 	}
-	return d.last.Add(d.conf.Interval)
+	return d.last.Add(Interval)
 }
 
 // Step judges a sample taken at now, which must not decrease. It does not block
 // and keeps no reference to s.
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
-	gap := now.Sub(d.due()) + d.conf.Interval // without the part that is the rest's
-	stalled := !d.last.IsZero() && gap > d.conf.MaxGap
+	gap := now.Sub(d.due()) + Interval // without the part that is the rest's
+	stalled := !d.last.IsZero() && gap > MaxGap
 	if stalled || d.last.IsZero() {
 		d.works = time.Time{}
 	}
 	d.last = now
-	d.events.tardy = d.events.tardy || gap > d.conf.Interval*3/2
+	d.events.tardy = d.events.tardy || gap > Interval*3/2
 	d.update(now, s)
 	out := Decision{}
 	switch {
@@ -135,8 +133,8 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 
 // quiet reports whether sends or receives have made no progress for Quiet.
 func (d *Detector) quiet(now time.Time) bool {
-	noReceive := now.Sub(d.receives.since) > d.conf.Quiet
-	noSend := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > d.conf.Quiet
+	noReceive := now.Sub(d.receives.since) > Quiet
+	noSend := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > Quiet
 	return noReceive || noSend
 }
 

@@ -9,21 +9,16 @@ import (
 	"ipoibd/hca"
 )
 
-// Bound returns the maximum time before a freeze is suspected, if samples are
-// at most Interval apart (see the package documentation).
-func (c Config) Bound() time.Duration {
-	c = c.normal()
-	return c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+2*c.Interval)
-}
-
-const step = DefaultInterval
+const (
+	// bound is the maximum time before a freeze is suspected, if samples are at most Interval apart (see the package
+	// documentation).
+	bound = Quiet + Interval + Probes*(ProbeLimit+2*Interval)
+	step  = Interval
+)
 
 func TestR08Bound(t *testing.T) {
-	if got := (Config{}).Bound(); got >= time.Second || got != 900*time.Millisecond {
+	if got := bound; got != 900*time.Millisecond {
 		t.Errorf("bound %v, want 900 ms", got)
-	}
-	if got, want := (Config{Probes: 3, Interval: 10 * time.Millisecond}).Bound(), 920*time.Millisecond; got != want {
-		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -40,7 +35,7 @@ func TestR08Suspected(t *testing.T) {
 		{"every post refused", func(v *device) { v.refuses = true }, false},
 	} {
 		for load := range 4 {
-			v, d := newDevice(), New(Config{})
+			v, d := newDevice(), New()
 			v.traffic, v.peers = load&1 != 0, load&2 != 0
 			v.run(d, step, 5*time.Second, Nothing)
 			c.fault(v)
@@ -50,8 +45,8 @@ func TestR08Suspected(t *testing.T) {
 			got, took := v.run(d, step, 10*time.Second, Suspect)
 			t.Logf("%s, sending %v, receiving %v: suspected after %v", c.name, v.traffic, v.peers, took)
 			since := v.now.Sub(got.Since)
-			if got.Kind != Suspect || got.Unanswered != c.deaf || took > (Config{}).Bound() || since > took+step+DefaultQuiet || since <= 0 {
-				t.Errorf("%s: %+v, %v ago, after %v; want it within %v", c.name, got, since, took, (Config{}).Bound())
+			if got.Kind != Suspect || got.Unanswered != c.deaf || took > bound || since > took+step+Quiet || since <= 0 {
+				t.Errorf("%s: %+v, %v ago, after %v; want it within %v", c.name, got, since, took, bound)
 			}
 			if again, _ := v.run(d, step, 5*time.Second, Suspect); again.Kind == Suspect {
 				t.Errorf("%s: suspected twice, want once", c.name)
@@ -75,7 +70,7 @@ func TestR08NotSuspected(t *testing.T) {
 		{"one probe lost", func(v *device) { v.loseProbe = true }},
 		{"one send refused", func(v *device) { v.refused, v.peers = 1, true }},
 	} {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		c.setup(v)
 		if got, at := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
 			t.Errorf("%s: suspected %+v after %v", c.name, got, at)
@@ -88,7 +83,7 @@ func TestR08NotSuspected(t *testing.T) {
 func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 	for _, rate := range []float64{600, 60, 8} {
 		for _, peers := range []bool{false, true} {
-			v, d := newDevice(), New(Config{})
+			v, d := newDevice(), New()
 			v.backlog, v.rate, v.peers = 512, rate, peers
 			if got, at := v.run(d, step, 10*time.Minute, Suspect); got.Kind == Suspect {
 				t.Errorf("%v completions/s, peers %v: %+v after %v", rate, peers, got, at)
@@ -100,11 +95,11 @@ func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 // A receive queue that gets nothing is suspected even behind a busy send queue, once
 // the probe has passed through that queue.
 func TestR08NoReceivesBehindALongQueue(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.backlog, v.rate, v.deaf = 512, 1000, true
 	queue := 512 * time.Second / 1000
 	got, took := v.run(d, step, time.Minute, Suspect)
-	if want := (Config{}).Bound() + 2*(queue+step); got.Kind != Suspect || !got.Unanswered || took > want {
+	if want := bound + 2*(queue+step); got.Kind != Suspect || !got.Unanswered || took > want {
 		t.Errorf("%+v after %v, want it within %v", got, took, want)
 	}
 }
@@ -121,7 +116,7 @@ func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 		{1, time.Hour, time.Second},
 	} {
 		for load := range 4 {
-			v, d := newDevice(), New(Config{})
+			v, d := newDevice(), New()
 			v.traffic, v.peers = load&1 != 0, load&2 != 0
 			for range c.times {
 				v.blocked = true
@@ -133,8 +128,8 @@ func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 				}
 			}
 			v.stopped, v.traffic = true, true
-			if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
-				t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
+			if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > bound {
+				t.Errorf("%+v after %v, want a suspicion within %v", got, took, bound)
 			}
 		}
 	}
@@ -142,12 +137,12 @@ func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 
 // An idle link is probed at most four times a second, a busy one never.
 func TestR08Probes(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.run(d, step, 10*time.Second, Nothing)
 	if v.probes < 20 || v.probes > 40 {
 		t.Errorf("%d probes in 10 s on an idle link", v.probes)
 	}
-	v, d = newDevice(), New(Config{})
+	v, d = newDevice(), New()
 	v.traffic, v.peers = true, true
 	if v.run(d, step, 10*time.Second, Nothing); v.probes != 0 {
 		t.Errorf("%d probes on a busy link", v.probes)
@@ -157,7 +152,7 @@ func TestR08Probes(t *testing.T) {
 // After the daemon was stopped for 10 s, the detector first requests a poll, and then
 // suspects nothing, although the sends were old at the first sample.
 func TestR08Stall(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.traffic = true
 	v.run(d, step, time.Second, Nothing)
 	v.stopped = true // completions are not polled
@@ -169,7 +164,7 @@ func TestR08Stall(t *testing.T) {
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
 		t.Errorf("suspected %+v", got)
 	}
-	if v.tick(DefaultMaxGap); d.Step(v.now, v.sample()).Kind == Poll {
+	if v.tick(MaxGap); d.Step(v.now, v.sample()).Kind == Poll {
 		t.Error("a sample that is late by less than the bound counts as a stall")
 	}
 }
@@ -178,11 +173,11 @@ func TestR08Stall(t *testing.T) {
 // the waits. A freeze in between is suspected once the pumps run.
 func TestR08StarvedPumpsAreNotSuspected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		v.traffic, v.peers = rapid.Bool().Draw(t, "traffic"), rapid.Bool().Draw(t, "peers")
 		for range rapid.IntRange(1, 20).Draw(t, "waits") {
 			for _, v.starved = range []bool{true, false} {
-				length := time.Duration(rapid.IntRange(1, int(DefaultRoundLimit/step)).Draw(t, "samples")) * step
+				length := time.Duration(rapid.IntRange(1, int(RoundLimit/step)).Draw(t, "samples")) * step
 				if got, took := v.run(d, step, length, Suspect); got.Kind == Suspect {
 					t.Fatalf("starved %v: suspected %+v after %v", v.starved, got, took)
 				}
@@ -191,25 +186,25 @@ func TestR08StarvedPumpsAreNotSuspected(t *testing.T) {
 		v.starved, v.stopped, v.traffic = true, true, true
 		v.run(d, step, time.Second, Nothing)
 		v.starved = false
-		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
-			t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
+		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > bound {
+			t.Errorf("%+v after %v, want a suspicion within %v", got, took, bound)
 		}
 	})
 }
 
 // A pump that never completes its round hangs in a verb.
 func TestR08HangingPumpIsSuspected(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.run(d, step, time.Second, Nothing)
 	v.starved = true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound()+DefaultRoundLimit {
-		t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound()+DefaultRoundLimit)
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > bound+RoundLimit {
+		t.Errorf("%+v after %v, want a suspicion within %v", got, took, bound+RoundLimit)
 	}
 }
 
 // The detector starts over when the port comes back, and finds a later fault in time.
 func TestR08PortComesBack(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.traffic, v.stopped, v.port = true, true, hca.PortDown
 	v.run(d, step, time.Minute, Nothing)
 	v.port, v.stopped = hca.PortActive, false
@@ -217,24 +212,24 @@ func TestR08PortComesBack(t *testing.T) {
 		t.Fatalf("suspected %+v", got)
 	}
 	v.stopped = true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > (Config{}).Bound() {
-		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound())
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > bound {
+		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, bound)
 	}
 }
 
 // Sends that do not complete are detected even while messages keep arriving.
 func TestR08SendsStopButReceivesContinue(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.peers, v.traffic, v.stopped = true, true, true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > (Config{}).Bound()+step {
-		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound()+step)
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Unanswered || took > bound+step {
+		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, bound+step)
 	}
 }
 
 // The detector starts from scratch for a rebuilt queue pair, and does not mistake an old
 // probe for a new one.
 func TestR08Restart(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.deaf = true
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect {
 		t.Fatal("the first fault was not suspected")
@@ -255,7 +250,7 @@ func TestR08Restart(t *testing.T) {
 // regardless of earlier events.
 func TestR08Property(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		for range rapid.IntRange(0, 20).Draw(t, "phases") {
 			v.traffic, v.peers = rapid.Bool().Draw(t, "traffic"), rapid.Bool().Draw(t, "peers")
 			v.port = rapid.SampledFrom([]hca.PortState{hca.PortActive, hca.PortDown, hca.PortInit}).Draw(t, "port")
@@ -276,14 +271,14 @@ func TestR08Property(t *testing.T) {
 		v.run(d, step, time.Second, Nothing)
 		fault := rapid.SampledFrom([]*bool{&v.stopped, &v.deaf, &v.full, &v.refuses}).Draw(t, "fault")
 		*fault = true
-		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
-			t.Fatalf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
+		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > bound {
+			t.Fatalf("%+v after %v, want a suspicion within %v", got, took, bound)
 		}
 	})
 }
 
 func TestStepAllocs(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	s := v.sample()
 	if n := testing.AllocsPerRun(100, func() { v.now = v.now.Add(step); d.Step(v.now, s) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)

@@ -1,6 +1,6 @@
 // Package freeze decides whether a queue pair seems frozen: whether the HCA has
 // stopped or malfunctions without reporting a fatal event (R8). It is pure:
-// [Detector.Step] takes a [Sample] of the data path every [Config.Interval] and
+// [Detector.Step] takes a [Sample] of the data path every [Interval] and
 // returns a [Decision].
 //
 // # The rule
@@ -59,10 +59,10 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default, and a pump that hangs in a post or a poll within RoundLimit more. The time starts when
+// and a pump that hangs in a post or a poll within RoundLimit more. The time starts when
 // the first send that does not complete is posted, or at the last receive. At rest nothing is received,
 // so it starts when the next send is posted, or with the next probe: a fault of an idle link
-// is suspected within Rest more, 5.9 s by default. After a stall of
+// is suspected within Rest more: 5.9 s. After a stall of
 // the daemon, a full wire or a port that was down, it starts when that has ended.
 //
 // # Limits

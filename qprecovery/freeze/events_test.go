@@ -24,7 +24,7 @@ func (v *device) suspicions(t *testing.T, d *Detector, length time.Duration) (n 
 // it lasts, and never as a freeze (R08).
 func TestR08LostEvents(t *testing.T) {
 	for load := range 4 {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		v.traffic, v.peers = load&1 != 0, load&2 != 0
 		if n := v.suspicions(t, d, time.Minute); n != 0 || d.EventsLost() || d.FoundByPoll() != 0 {
 			t.Fatalf("load %d: %d suspicions, lost %v, %d found by polls", load, n, d.EventsLost(), d.FoundByPoll())
@@ -51,11 +51,11 @@ func TestR08LostEvents(t *testing.T) {
 
 // A freeze is found as fast as ever while events are lost.
 func TestR08FreezeWhileEventsAreLost(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.eventless, v.traffic = true, true
 	v.suspicions(t, d, 10*time.Second)
 	v.stopped = true
-	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.EventsLost || took > (Config{}).Bound() {
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.EventsLost || took > bound {
 		t.Errorf("%+v after %v", got, took)
 	}
 }
@@ -64,7 +64,7 @@ func TestR08FreezeWhileEventsAreLost(t *testing.T) {
 // a stall of any length between two probes, nor if the samples are late as well (R08).
 func TestR08StarvedPumpsLoseNoEvents(t *testing.T) {
 	for starved := step; starved < 4*time.Second; starved += step {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		for range 100 {
 			v.starved, v.eventless = true, true // what arrives is not found
 			v.suspicions(t, d, starved)
@@ -75,7 +75,7 @@ func TestR08StarvedPumpsLoseNoEvents(t *testing.T) {
 			}
 		}
 	}
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.eventless = true
 	if got, after := v.run(d, 2*step, time.Minute, Suspect); got.Kind == Suspect {
 		t.Errorf("late samples: %+v after %v", got, after)

@@ -42,7 +42,7 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 		d.rest.observe(s, 1, p.tries > 1 || !p.polled.IsZero() || !d.waiting.IsZero())
 		p.asked = time.Time{}
 		return Decision{}
-	case waited <= d.conf.ProbeLimit/2:
+	case waited <= ProbeLimit/2:
 		p.polled = time.Time{}
 		return Decision{}
 	case p.polled.IsZero():
@@ -51,16 +51,16 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	}
 	asked := now.Sub(p.polled)
 	switch {
-	case asked > d.conf.RoundLimit:
+	case asked > RoundLimit:
 		return d.suspect()
 	case !p.pumpsRan(s):
 		return Decision{Kind: Poll}
-	case asked > d.conf.ProbeLimit:
+	case asked > ProbeLimit:
 		d.startLimit(now)
 		return Decision{}
-	case waited <= d.conf.ProbeLimit:
+	case waited <= ProbeLimit:
 		return Decision{}
-	case p.tries < d.conf.Probes:
+	case p.tries < Probes:
 		return d.sendProbe(now)
 	}
 	return d.suspect()

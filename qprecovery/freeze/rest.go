@@ -1,7 +1,7 @@
 package freeze
 
 // rest tracks whether the queue pair is idle and works: then samples and probes come once per
-// Config.Rest. A single work request other than a probe ends the rest.
+// Rest. A single work request other than a probe ends the rest.
 type rest struct {
 	answered            int    // consecutive probes that were answered at once, while nothing else happened
 	completed, received uint64 // counts of the last sample without an outstanding probe
@@ -16,9 +16,9 @@ func (r *rest) observe(s *Sample, probes uint64, busy bool) {
 	r.completed, r.received = s.Completed, s.Received
 }
 
-// Resting reports whether the next sample is due only Config.Rest after the last one, because the
+// Resting reports whether the next sample is due only Rest after the last one, because the
 // link is idle. The caller must take one earlier, at once, when a work request is posted or
 // completes: a fault under traffic is then found as early as if the detector had not rested.
 func (d *Detector) Resting() bool {
-	return d.rest.answered >= d.conf.RestAfter && d.probe.asked.IsZero()
+	return d.rest.answered >= RestAfter && d.probe.asked.IsZero()
 }

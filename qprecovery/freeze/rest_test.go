@@ -32,15 +32,15 @@ func (v *device) follow(d *Detector, length time.Duration, until Kind) (got Deci
 // An idle link costs at most three samples and one probe per Rest: one that requests the probe, one
 // that sees the answer, and one on the way.
 func TestIdleLinkRests(t *testing.T) {
-	v, d := newDevice(), New(Config{})
-	v.follow(d, DefaultRest+time.Second, Nothing) // not while it takes the sample of a multiple of Rest
+	v, d := newDevice(), New()
+	v.follow(d, Rest+time.Second, Nothing) // not while it takes the sample of a multiple of Rest
 	if !d.Resting() {
 		t.Fatal("the detector does not rest after 6 s")
 	}
 	v.probes = 0
 	_, _, samples := v.follow(d, time.Minute, Nothing)
 	t.Logf("%d samples and %d probes in an idle minute", samples, v.probes)
-	if most := int(time.Minute / DefaultRest); v.probes > most || v.probes < most-1 || samples > 3*most {
+	if most := int(time.Minute / Rest); v.probes > most || v.probes < most-1 || samples > 3*most {
 		t.Errorf("%d samples and %d probes, want %d probes", samples, v.probes, most)
 	}
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestIdleLinkRests(t *testing.T) {
 		if d.Resting() {
 			t.Errorf("the detector still rests after %s", c.name)
 		}
-		if v.follow(d, DefaultRest, Nothing); !d.Resting() {
+		if v.follow(d, Rest, Nothing); !d.Resting() {
 			t.Errorf("the detector does not rest 5 s after %s", c.name)
 		}
 	}
@@ -75,21 +75,21 @@ func TestR08SuspectedAtRest(t *testing.T) {
 		{"every post refused", func(v *device) { v.refuses = true }},
 	} {
 		for _, sends := range []bool{false, true} {
-			v, d := newDevice(), New(Config{})
+			v, d := newDevice(), New()
 			v.follow(d, 7*time.Second, Nothing)
 			if !d.Resting() {
 				t.Fatal("the detector does not rest")
 			}
 			c.fault(v)
 			v.traffic = sends
-			bound := (Config{}).Bound()
+			limit := bound
 			if !sends {
-				bound += DefaultRest
+				limit += Rest
 			}
 			got, took, _ := v.follow(d, time.Minute, Suspect)
 			t.Logf("%s, sends %v: suspected after %v", c.name, sends, took)
-			if got.Kind != Suspect || got.EventsLost || took > bound {
-				t.Errorf("%s, sends %v: %+v after %v, want it within %v", c.name, sends, got, took, bound)
+			if got.Kind != Suspect || got.EventsLost || took > limit {
+				t.Errorf("%s, sends %v: %+v after %v, want it within %v", c.name, sends, got, took, limit)
 			}
 		}
 	}
@@ -97,28 +97,28 @@ func TestR08SuspectedAtRest(t *testing.T) {
 
 // Events that are lost while the detector rests end the rest, and are suspected.
 func TestR08LostEventsAtRest(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.follow(d, 7*time.Second, Nothing)
 	v.eventless = true
 	got, took, _ := v.follow(d, time.Minute, Suspect)
-	if want := DefaultRest + lostEvents*(Config{}).Bound(); !got.EventsLost || took > want {
+	if want := Rest + lostEvents*bound; !got.EventsLost || took > want {
 		t.Errorf("%+v after %v, want lost events within %v", got, took, want)
 	}
 }
 
 // The rest neither hides a stall of the daemon nor looks like one.
 func TestR08StallAtRest(t *testing.T) {
-	v, d := newDevice(), New(Config{})
+	v, d := newDevice(), New()
 	v.follow(d, 7*time.Second, Nothing)
 	at, _ := d.NextDeadline(true)
-	v.now = at.Add(DefaultMaxGap - DefaultInterval)
+	v.now = at.Add(MaxGap - Interval)
 	if got := d.Step(v.now, v.sample()); got.Kind != SendProbe {
 		t.Errorf("%+v by a sample that was hardly late, want a probe", got)
 	}
-	v, d = newDevice(), New(Config{})
+	v, d = newDevice(), New()
 	v.follow(d, 7*time.Second, Nothing)
 	at, _ = d.NextDeadline(true)
-	v.now = at.Add(DefaultMaxGap)
+	v.now = at.Add(MaxGap)
 	if got := d.Step(v.now, v.sample()); got.Kind != Poll || d.Resting() {
 		t.Errorf("%+v after a stall, resting %v, want a poll, and no rest", got, d.Resting())
 	}
@@ -128,7 +128,7 @@ func TestR08StallAtRest(t *testing.T) {
 // within the bound from the first send after it.
 func TestR08PropertyAtRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, d := newDevice(), New(Config{})
+		v, d := newDevice(), New()
 		for range rapid.IntRange(1, 12).Draw(t, "phases") {
 			v.traffic, v.peers = rapid.Bool().Draw(t, "traffic"), rapid.Bool().Draw(t, "peers")
 			for _, length := range []int{rapid.IntRange(1, 500).Draw(t, "busy ms"), rapid.IntRange(1, 20_000).Draw(t, "idle ms")} {
@@ -142,13 +142,13 @@ func TestR08PropertyAtRest(t *testing.T) {
 		silent := time.Duration(rapid.IntRange(0, 20_000).Draw(t, "silent ms")) * time.Millisecond
 		if got, took, _ := v.follow(d, silent, Suspect); got.Kind == Suspect {
 			return
-		} else if took > DefaultRest+(Config{}).Bound()+step {
+		} else if took > Rest+bound+step {
 			t.Fatalf("no suspicion for %v", took)
 		}
 		v.traffic = true
-		bound := (Config{}).Bound() + step // the last receive was seen up to a step late
-		if got, took, _ := v.follow(d, time.Minute, Suspect); got.Kind != Suspect || took > bound {
-			t.Fatalf("%+v after %v, want a suspicion within %v", got, took, bound)
+		limit := bound + step // the last receive was seen up to a step late
+		if got, took, _ := v.follow(d, time.Minute, Suspect); got.Kind != Suspect || took > limit {
+			t.Fatalf("%+v after %v, want a suspicion within %v", got, took, limit)
 		}
 	})
 }

@@ -50,7 +50,7 @@ type lane struct {
 // newLane returns the lane of a queue of the TAP.
 func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
 	to := &ls.signals
-	l := &lane{tap: tap, detector: freeze.New(freeze.Config{})}
+	l := &lane{tap: tap, detector: freeze.New()}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
 			signal(to.stirred)

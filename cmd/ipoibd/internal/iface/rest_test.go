@@ -18,7 +18,7 @@ func TestIdleInterfaceRests(t *testing.T) {
 		time.Sleep(time.Minute)
 		probes := count(a.status(), "freeze_probes") - before
 		t.Logf("%d probes in a minute", probes)
-		if most := uint64(time.Minute / freeze.DefaultRest); probes < most-1 || probes > most+2*freeze.DefaultRestAfter {
+		if most := uint64(time.Minute / freeze.Rest); probes < most-1 || probes > most+2*freeze.RestAfter {
 			t.Errorf("%d probes in a minute, want about %d", probes, most)
 		}
 		reach(t, a, b)
@@ -39,7 +39,7 @@ func TestR08FreezeAfterRestIsNoticed(t *testing.T) {
 					mac, _ := a.neighbour(b.ip)
 					a.sendIP(mac, b.ip, 100, 1)
 				} else {
-					limit += freeze.DefaultRest
+					limit += freeze.Rest
 				}
 				took := until(func() bool { return a.status().Recovery.Rungs["rebuild_cq"] != 0 }, 10*time.Millisecond, time.Minute)
 				t.Logf("%s, sends %t: noticed after %v", kind, sends, took)

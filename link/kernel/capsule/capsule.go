@@ -104,18 +104,6 @@ func (w *Writer) Contents() ([]Part, []int, error) {
 	return w.to.parts, w.to.fds, w.to.err
 }
 
-// Reader passes the contents, with their descriptors, to a Reader in this process.
-func (w *Writer) Reader() (*Reader, error) {
-	w.to.mu.Lock()
-	defer w.to.mu.Unlock()
-	if w.to.err != nil {
-		return nil, w.to.err
-	}
-	fds := w.to.fds
-	w.to.fds = nil
-	return NewReader(w.to.parts, fds)
-}
-
 // Close closes the descriptors.
 func (w *Writer) Close() {
 	w.to.mu.Lock()

@@ -42,6 +42,16 @@ func pipe(t *testing.T, text string) *os.File {
 	return r
 }
 
+// passed passes the contents of a Writer, with their descriptors, to a Reader in this process.
+func passed(w *Writer) (*Reader, error) {
+	parts, fds, err := w.Contents()
+	if err != nil {
+		return nil, err
+	}
+	w.to.fds = nil
+	return NewReader(parts, fds)
+}
+
 // textOf reads from a descriptor, and closes it.
 func textOf(t *testing.T, fd int) string {
 	t.Helper()
@@ -65,7 +75,7 @@ func TestParts(t *testing.T) {
 	all.Go(func() { w.Room("r").PutFDs("b", nil, int(three.Fd())) })
 	all.Go(func() { w.Room("r").Room("s").Put("c", 7) })
 	all.Wait()
-	r, err := w.Reader()
+	r, err := passed(w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +109,7 @@ func TestOtherVersions(t *testing.T) {
 	w.Put("b", value{3, "x"}, os.Stdin)
 	w.Put("newer", nil, os.Stdin)
 	w.Put("bad", "text", os.Stdin)
-	r, err := w.Reader()
+	r, err := passed(w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +150,7 @@ func TestWriterFails(t *testing.T) {
 		w := NewWriter()
 		w.Put("good", 1, os.Stdin)
 		put(w)
-		if _, err := w.Reader(); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := passed(w); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, want %q", err, name)
 		}
 		w.Close()
@@ -158,7 +168,7 @@ func TestListener(t *testing.T) {
 	}
 	w := NewWriter()
 	w.PutListener("l", l)
-	r, err := w.Reader()
+	r, err := passed(w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,11 @@ func TestRealHCAInheritsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Put("sockets", nil, pipe)
-	r, err := w.Reader()
+	parts, fds, err := w.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := capsule.NewReader(parts, fds)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,11 @@ func TestUnknownDescriptorsAreClosed(t *testing.T) {
 	w := capsule.NewWriter()
 	w.Room(interfaceRoom(cfg.Interfaces[0].Name)).Put("interface", map[string]any{}, os.Stdin, os.Stdin)
 	w.Room(deviceRoom(cfg.Devices[0].Name)).Put("device", map[string]any{}, os.Stdin)
-	r, err := w.Reader()
+	parts, fds, err := w.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := capsule.NewReader(parts, fds)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -402,10 +402,11 @@ func TestR26InhibitorIsHandedOver(t *testing.T) {
 		eventually(t, "the watcher has the inhibitor", w.lock.held)
 		c := capsule.NewWriter()
 		w.lock.Export(c)
-		if parts, fds, err := c.Contents(); err != nil || len(fds) == 0 {
+		parts, fds, err := c.Contents()
+		if err != nil || len(fds) == 0 {
 			t.Fatalf("%v, %v, %v", parts, fds, err)
 		}
-		to, err := c.Reader()
+		to, err := capsule.NewReader(parts, fds)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,7 @@ package qprecovery
 // prefix.
 type Verb uint8
 
-// Verbs. There is one modify_qp for each target state.
+// Verbs.
 const (
 	VerbOpenDevice Verb = iota
 	VerbQueryPort
@@ -13,13 +13,7 @@ const (
 	VerbCreateCQ
 	VerbCreateQP
 	VerbCreateAH
-	VerbModifyReset
-	VerbModifyInit
-	VerbModifyRTR
-	VerbModifyRTS
-	VerbModifySQD
-	VerbModifySQE
-	VerbModifyErr
+	VerbModifyQP
 	VerbQueryQP
 	VerbPostSend
 	VerbPostRecv
@@ -40,8 +34,7 @@ const (
 
 var verbNames = [NumVerb]string{
 	"open_device", "query_port", "alloc_pd", "reg_mr", "create_cq", "create_qp", "create_ah",
-	"modify_qp_reset", "modify_qp_init", "modify_qp_rtr", "modify_qp_rts", "modify_qp_sqd", "modify_qp_sqe",
-	"modify_qp_err", "query_qp", "post_send", "post_recv", "poll_cq", "req_notify_cq", "get_async_event",
+	"modify_qp", "query_qp", "post_send", "post_recv", "poll_cq", "req_notify_cq", "get_async_event",
 	"attach_mcast", "detach_mcast", "destroy_ah", "destroy_qp", "destroy_cq", "dereg_mr", "dealloc_pd", "close_device",
 }
 
@@ -52,13 +45,8 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// verbNamed returns the verb with the name in [hca.VerbError.Verb]. The name
-// "modify_qp" does not include the target, so verbNamed returns
-// [VerbModifyRTS]; all targets have the same classes.
+// verbNamed returns the verb with the name in [hca.VerbError.Verb].
 func verbNamed(name string) (Verb, bool) {
-	if name == "modify_qp" {
-		return VerbModifyRTS, true
-	}
 	for v, n := range verbNames {
 		if n == name {
 			return Verb(v), true

@@ -152,7 +152,7 @@ func (e *Endpoint) reset() error {
 		return err
 	}
 	attr, qerr := e.QP.Query()
-	class := qprecovery.OfVerbError(qprecovery.VerbModifyReset, err)
+	class := qprecovery.OfVerbError(qprecovery.VerbModifyQP, err)
 	if qerr == nil && qprecovery.AlreadyThere(class, hca.QPReset, attr.State) == qprecovery.ClassSuccess {
 		return nil
 	}

@@ -98,7 +98,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 // cannotCome decides what to do about a failed attempt. On a device that is back, only an
 // error of the device leads to another reset.
 func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
-	class := qprecovery.OfVerbError(qprecovery.VerbModifyRTS, err)
+	class := qprecovery.OfVerbError(qprecovery.VerbModifyQP, err)
 	if op != 0 {
 		r.failed(err)
 	}

@@ -234,11 +234,11 @@ func (r *recovery) run(run qprecovery.Run) {
 		}
 	case qprecovery.RungResumeQP:
 		resume := func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }
-		r.operate(run.Op, qprecovery.VerbModifyRTS, resume, nil)
+		r.operate(run.Op, qprecovery.VerbModifyQP, resume, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.hung(r.lanes.halt())
 		var self hca.UDDest
-		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error {
+		r.operate(run.Op, qprecovery.VerbModifyQP, func(a *attachment, _ *qprecovery.Done) error {
 			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
 				self = a.ep.Self()
@@ -279,7 +279,7 @@ func (r *recovery) operate(
 		case err == nil && succeeded != nil:
 			succeeded(done)
 			return
-		case err != nil && verb == qprecovery.VerbModifyRTS && r.fabric.moved(a, port.Plan.SameQP):
+		case err != nil && verb == qprecovery.VerbModifyQP && r.fabric.moved(a, port.Plan.SameQP):
 			r.fabric.requestResetIfStuck(err)
 			r.stop("the port has changed")
 			return

@@ -62,17 +62,7 @@ func (h *BTH) Put(dst []byte) {
 	dst[8] = bit(h.AckReq, bthAckReq)
 }
 
-// ParseBTH reads a BTH of any opcode and version from the first BTHLen bytes of
-// src. Its only error is ErrShort.
-func ParseBTH(src []byte) (h BTH, err error) {
-	if len(src) < BTHLen {
-		return BTH{}, ErrShort
-	}
-	h.read((*[BTHLen]byte)(src))
-	return h, nil
-}
-
-// read sets all fields of h. It writes them in place, since a copy of a BTH takes longer.
+// read sets all fields of h, of any opcode and version. It writes them in place, since a copy of a BTH takes longer.
 func (h *BTH) read(src *[BTHLen]byte) {
 	h.Opcode = src[0]
 	h.Solicited = src[1]&bthSolicited != 0

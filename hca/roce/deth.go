@@ -23,17 +23,6 @@ func (h *DETH) Put(dst []byte) {
 	binary.BigEndian.PutUint32(dst[4:], uint32(h.SrcQPN&hca.QPNMask))
 }
 
-// ParseDETH reads a DETH from the first DETHLen bytes of src. Its only error is
-// ErrShort.
-func ParseDETH(src []byte) (DETH, error) {
-	if len(src) < DETHLen {
-		return DETH{}, ErrShort
-	}
-	var h DETH
-	h.read((*[DETHLen]byte)(src))
-	return h, nil
-}
-
 // read sets all fields of h in place.
 func (h *DETH) read(src *[DETHLen]byte) {
 	h.QKey = hca.QKey(binary.BigEndian.Uint32(src[:]))

@@ -117,22 +117,21 @@ type wireWitness struct {
 
 // see checks the RoCEv2 headers of a datagram.
 func (w *wireWitness) see(d datagram) {
-	bth, err := roce.ParseBTH(d.roce)
-	deth, err2 := roce.ParseDETH(d.roce[roce.BTHLen:])
-	switch {
-	case err != nil || err2 != nil:
-		w.tb.Errorf("headers: %v, %v", err, err2)
-	case bth.Opcode != roce.OpcodeUDSendOnly, bth.PKey != hca.PKeyDefault, deth.QKey != qkey, len(d.roce)%4 != 0:
-		w.tb.Errorf("not a UD SEND: %+v, %+v, %d bytes", bth, deth, len(d.roce))
+	var send roce.UDSend
+	switch err := send.Parse(d.roce); {
+	case err != nil:
+		w.tb.Errorf("not a UD SEND: %v, %+v, %d bytes", err, send.BTH, len(d.roce))
+	case send.PKey != hca.PKeyDefault, send.QKey != qkey:
+		w.tb.Errorf("wrong keys: %+v, %+v", send.BTH, send.DETH)
 	case !d.intact():
 		w.tb.Errorf("wrong ICRC: % x", d.roce)
 	case fold(d.pseudo(len(d.udp))+sum16(d.udp)) != 0xffff:
 		w.tb.Errorf("wrong UDP checksum: % x", d.udp[:udpLen])
 	}
-	if last, ok := w.psn[deth.SrcQPN]; ok {
-		w.gaps += (bth.PSN - last - 1) & 0xffffff
+	if last, ok := w.psn[send.SrcQPN]; ok {
+		w.gaps += (send.PSN - last - 1) & 0xffffff
 	}
-	w.psn[deth.SrcQPN] = bth.PSN
+	w.psn[send.SrcQPN] = send.PSN
 	m := d.message()
 	if len(m) < ipoib.HeaderLen || binary.BigEndian.Uint16(m[2:]) != 0 {
 		w.tb.Errorf("IPoIB header: % x", m[:min(len(m), ipoib.HeaderLen)])

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 
 	"ipoibd/cmd/ipoibd/internal/report"
@@ -38,12 +37,4 @@ func printBrief(out io.Writer, s *report.Status) error {
 			d.Name, d.State, d.Drops, cmp.Or(d.Underlay, "-"), cmp.Or(because(d), "-"))
 	}
 	return w.Flush()
-}
-
-// because returns why a device is not open, or "".
-func because(d *report.Device) string {
-	if d.State == report.DeviceOpen {
-		return ""
-	}
-	return strings.TrimSuffix(d.Reason+": "+d.LastError, ": ")
 }

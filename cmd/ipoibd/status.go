@@ -82,10 +82,6 @@ func onlyInterface(s *report.Status, name string) error {
 	return nil
 }
 
-func noInterface(name string) error {
-	return fmt.Errorf("no interface %s; 'ipoibd status --brief' lists them", name)
-}
-
 // unhealthy returns why interfaces are not ready, or nil if all are.
 func unhealthy(s *report.Status) (err error) {
 	for _, u := range diagnose.NotReady(s) {
@@ -368,4 +364,12 @@ func (p *printer) counters(c report.Counters, meaning func(name string) string) 
 		}
 		p.line("  %s\t%d\t%s", name, n, text)
 	}
+}
+
+// because returns why a device is not open, or "".
+func because(d *report.Device) string {
+	if d.State == report.DeviceOpen {
+		return ""
+	}
+	return strings.TrimSuffix(d.Reason+": "+d.LastError, ": ")
 }

@@ -159,7 +159,7 @@ func upgrade(t *testing.T) string {
 	t.Helper()
 	dir := copyTree(t)
 	for file, edit := range map[string]func(string) string{
-		"cmd/ipoibd/main.go": func(s string) string {
+		"cmd/ipoibd/version.go": func(s string) string {
 			return regexp.MustCompile(`const release = ".*"`).ReplaceAllString(s, `const release = "99.0.0"`)
 		},
 		"docs/CHANGELOG.md": func(s string) string {

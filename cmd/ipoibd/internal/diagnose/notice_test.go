@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
 )
 
 // A device that sends and never hears a peer is silent. One whose firewall rejects what it

@@ -145,7 +145,7 @@ func server(t *testing.T) *Server {
 
 func dial(t *testing.T, s *Server) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", s.listener.Addr().String())
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 		err = c.SetDeadline(time.Now().Add(limit))
@@ -224,7 +224,7 @@ func TestAddressInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Listen(s.listener.Addr().String(), nil)
+	_, err = Listen(s.Listener.Addr().String(), nil)
 	if err == nil || !strings.Contains(err.Error(), "address already in use: choose another address with --metrics-listen") {
 		t.Errorf("%v", err)
 	}

@@ -269,7 +269,11 @@ func configure(r *rtnl, index int, spec Spec) error {
 func checkOurs(l netlink.Link) error {
 	a := l.Attrs()
 	if !strings.HasPrefix(a.Alias, AliasPrefix) {
-		return fmt.Errorf("%w: %s is a %s without ipoibd's alias", ErrNameTaken, a.Name, l.Type())
+		err := fmt.Errorf("%w: %s is a %s without ipoibd's alias", ErrNameTaken, a.Name, l.Type())
+		if isMultiQueueTAP(l) {
+			err = fmt.Errorf("%w; if it is ipoibd's, run 'ip link set %s alias %s'", err, a.Name, AliasPrefix)
+		}
+		return err
 	}
 	if !isMultiQueueTAP(l) {
 		return fmt.Errorf("%w: %s has ipoibd's alias but is a %s, not a multi-queue TAP",

@@ -361,8 +361,8 @@ func TestReloadOfMovedInterface(t *testing.T) {
 	r.stop()
 }
 
-// An interface that would have to be opened again stays as it is if another one has its new name, or its own name no
-// longer belongs to ipoibd because the host has chosen another alias.
+// An interface that would have to be opened again stays as it is if another one has its new name, its new network
+// namespace does not exist, or its own name no longer belongs to ipoibd because the host has chosen another alias.
 func TestReloadToANameThatIsTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -371,17 +371,18 @@ func TestReloadToANameThatIsTaken(t *testing.T) {
 	r := startFile(t, nil, "ib0")
 	must(t, netlink.LinkSetUp(find(t, "ib0")))
 	r.up("ib0")
-	refused := func(change func(*config.Config)) {
+	refused := func(want error, change func(*config.Interface, *config.Device)) {
 		t.Helper()
-		done, err := r.edit(change)
-		if err == nil || !strings.Contains(err.Error(), link.ErrNameTaken.Error()) {
-			t.Errorf("%s, %v", done, err)
+		done, err := r.edit(func(c *config.Config) { change(&c.Interfaces[0], &c.Devices[0]) })
+		if err == nil || !strings.Contains(err.Error(), want.Error()) {
+			t.Errorf("%s, %v; want %v", done, err, want)
 		}
 		r.up("ib0")
 	}
-	refused(func(c *config.Config) { c.Interfaces[0].Netdev = "under0-peer" })
+	refused(link.ErrNameTaken, func(i *config.Interface, _ *config.Device) { i.Netdev = "under0-peer" })
+	refused(link.ErrNoNamespace, func(i *config.Interface, _ *config.Device) { i.Netdev, i.Netns = "", t.TempDir()+"/typo" })
 	must(t, netlink.LinkSetAlias(find(t, "ib0"), "uplink"))
-	refused(func(c *config.Config) { c.Interfaces[0].Netdev, c.Devices[0].Lanes = "", 2 })
+	refused(link.ErrNameTaken, func(i *config.Interface, d *config.Device) { i.Netns, d.Lanes = "", 2 })
 	r.stop()
 }
 

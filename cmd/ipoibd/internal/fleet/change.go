@@ -72,27 +72,32 @@ func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Conf
 		if ctx.Err() != nil {
 			return m, context.Cause(ctx)
 		}
-		switch s.Change {
-		case config.Added:
-			i, err := f.makeInterface(s.Is, m.on(f, s.Is), m)
-			if err != nil {
-				return m, fmt.Errorf("interface %s: %w", s.Name, err)
-			}
-			m.ifaces[s.Name] = i
-		case config.Rebuilt:
-			i := f.Interface(s.Name)
-			relaned := i.device.lanes != m.on(f, s.Is).lanes
-			if err := iface.Taken(s.Is); err != nil && (relaned || moves(s)) { // ib0 goes before the next one is opened
-				return m, fmt.Errorf("interface %s: %w", s.Name, err)
-			}
-			if relaned && i.iface.Elsewhere() {
-				return m, fmt.Errorf("interface %s: the number of its lanes cannot change while it has another name or is "+
-					"in another network namespace; move it back, or keep the number", s.Name)
-			}
-		case config.Kept, config.Changed, config.Removed:
+		if err := f.prepareInterface(s, m); err != nil {
+			return m, fmt.Errorf("interface %s: %w", s.Name, err)
 		}
 	}
 	return m, nil
+}
+
+// prepareInterface makes an interface that is new, or gets another place. One whose number of lanes changes is closed
+// before the next one is opened, so that this is checked first.
+func (f *Fleet) prepareInterface(s config.Step[config.Interface], m Made) error {
+	d := m.on(f, s.Is)
+	switch was := f.Interface(s.Name); {
+	case s.Change == config.Added, s.Change == config.Rebuilt && moves(s):
+		i, err := f.makeInterface(s.Is, d, m)
+		if err != nil {
+			return err
+		}
+		m.ifaces[s.Name] = i
+	case s.Change == config.Rebuilt && was.device.lanes != d.lanes:
+		if was.iface.Elsewhere() {
+			return errors.New("the number of its lanes cannot change while it has another name or is " +
+				"in another network namespace; move it back, or keep the number")
+		}
+		return iface.Taken(s.Is)
+	}
+	return nil
 }
 
 // on returns the device of an interface, a new one if there is one.
@@ -230,6 +235,9 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 		case config.Rebuilt:
 			if errs[s.Name] != nil { // it lingers
 				f.leave(i.run, i.iface.Close)
+				if moved := m.ifaces[s.Name]; moved != nil {
+					errs[s.Name] = errors.Join(errs[s.Name], moved.release(false))
+				}
 				lost = append(lost, i)
 				break
 			}

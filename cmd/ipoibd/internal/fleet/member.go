@@ -139,8 +139,14 @@ func moves(s config.Step[config.Interface]) bool {
 
 // rebuild replaces an interface whose Run has ended. After an error its TAP is closed.
 func (f *Fleet) rebuild(was *Interface, s config.Step[config.Interface], d *Device, m Made) (*Interface, error) {
-	if moves(s) || was.device.lanes != d.lanes {
-		if err := was.release(!moves(s)); err != nil {
+	if moved := m.ifaces[s.Name]; moved != nil {
+		if err := was.release(false); err != nil {
+			return nil, errors.Join(err, moved.release(false))
+		}
+		return moved, nil
+	}
+	if was.device.lanes != d.lanes {
+		if err := was.release(true); err != nil {
 			return nil, err
 		}
 		return f.makeInterface(s.Is, d, m)

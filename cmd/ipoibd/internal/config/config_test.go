@@ -124,6 +124,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is out of range (68 to 4092)"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
 		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
+		{"null", head + "  -\n", "x.yaml:7: interfaces[1]: is empty; remove it, or write {} for the defaults"},
 		{"itself", head + "  - name: eth0\n    device: d\n", `x.yaml:3: devices[0].underlay: eth0 is an interface of this daemon`},
 		{"foreign pkey", head + "    pkey: 0x8002\n", `x.yaml:7: interfaces[0].pkey: 0x8002 is not among the pkeys of device "d"`},
 		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},

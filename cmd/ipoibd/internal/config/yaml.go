@@ -158,6 +158,9 @@ func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T, wanted
 	for i, e := range n.Content {
 		field := fmt.Sprintf("%s[%d]", at, i)
 		d.lines[field], (*into)[i] = e.Line, fresh
+		if target(e).ShortTag() == "!!null" {
+			d.mistakes.add(field, "is empty; remove it, or write {} for the defaults")
+		}
 		d.value(field, target(e), &(*into)[i])
 	}
 }

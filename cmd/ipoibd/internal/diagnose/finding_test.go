@@ -181,7 +181,7 @@ var diagnoses = []struct {
 		f.Devices[0].Taken = taken("", Holder{9, "x"}, Holder{8, "y"})
 	}, "port_taken", "y (pid 8)", "ss -ulpn sport = :4791"},
 	{"a foreign ib0", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: link.ErrNameTaken, Foreign: true} }, "name_taken", "does not belong", "ipoibd run --name ib1"},
-	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{PID: 9}, Owned: true, Owner: 9} }, "name_in_use", "process 9", "kill 9"},
+	{"another daemon", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{PID: 9}, Owned: true, Owner: 9} }, "name_in_use", "process 9", "ps -o args= -p 9"},
 	{"an unknown daemon", idle, func(f *Facts) { f.Interfaces[0].Claim = Claim{Err: &link.OwnedError{}, Owned: true} }, "name_in_use", "unknown", ""},
 	{"a start is not examined while a daemon runs", busy, func(f *Facts) {
 		f.Tun, f.NoTun, f.Control, f.Process.Files = link.ErrNoTun, true, unix.EROFS, 45

@@ -117,7 +117,9 @@ var startRules = []rule{
 	}},
 	{"name_in_use", Error, interfaces, nameInUse, nil, texts{
 		"another daemon serves the interface", "{error}",
-		"run doctor with the --control of that daemon, or stop that daemon", "kill {owner}",
+		"run doctor with the --control of that daemon, which is on its command line or in its configuration file; or stop " +
+			"that daemon",
+		"ps -o args= -p {owner}",
 	}},
 }
 

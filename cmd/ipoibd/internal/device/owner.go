@@ -213,8 +213,13 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.GiveUp:
 		o.note("gave up waiting for the device; run 'ipoibd recover' when it is back")
 	case qprecovery.ReportForeign:
-		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; "+
-			"set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
+		text := fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; "+
+			"set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index)
+		if o.cfg.Underlay != "" {
+			text += fmt.Sprintf(", or give %s its former MAC", o.cfg.Underlay)
+		}
+		o.note(text)
+		o.cause = errors.New(text)
 	case qprecovery.Answer:
 		o.resetting.failure = "" // an operator's reset is answered again
 		o.answers[a.ID] <- results[a.Result]

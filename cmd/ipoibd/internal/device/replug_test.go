@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,9 @@ func TestR22Identity(t *testing.T) {
 				}
 				if n := b.notes(); len(n) != c.reports {
 					t.Errorf("reported: %q", n)
+				}
+				if last := b.Status().LastError; !c.comes && (last == nil || !strings.HasPrefix(last.Error(), "another device appeared")) {
+					t.Errorf("the status says %v", last)
 				}
 				b.slot.unplug()
 				synctest.Wait()

@@ -128,13 +128,13 @@ func (f *Fleet) endInterfaces(ctx context.Context, steps []config.Step[config.In
 		switch i := f.Interface(s.Name); s.Change {
 		case config.Removed:
 			i.removed.Store(true)
-			ends[s.Name] = f.leave(i.run, func() error { return f.delete(i) })
+			ends[s.Name] = f.leaving.end(i.run, func() error { return f.delete(i) })
 		case config.Rebuilt:
-			ends[s.Name] = f.leave(i.run, func() error { return nil })
+			ends[s.Name] = f.leaving.end(i.run, func() error { return nil })
 		case config.Added, config.Changed, config.Kept:
 		}
 	}
-	return f.await(ctx, ends)
+	return f.leaving.await(ctx, ends)
 }
 
 // delete deletes an interface whose Run has ended. One that failed since the plan was made, such as by the
@@ -156,17 +156,19 @@ func (f *Fleet) endDevices(ctx context.Context, steps []config.Step[config.Devic
 		if s.Change == config.Removed || s.Change == config.Rebuilt {
 			d := f.Device(s.Name)
 			d.removed.Store(s.Change == config.Removed)
-			ends[s.Name] = f.leave(d.run, func() error { return nil })
+			ends[s.Name] = f.leaving.end(d.run, func() error { return nil })
 		}
 	}
-	return f.await(ctx, ends)
+	return f.leaving.await(ctx, ends)
 }
 
-// leave ends a routine and calls last, on a goroutine that a stop waits for. The channel gets the
-// error of last.
-func (f *Fleet) leave(r routine, last func() error) <-chan error {
+// leaving are routines that are ended, perhaps in the background.
+type leaving struct{ sync.WaitGroup }
+
+// end ends a routine and calls last, on a goroutine. The channel gets the error of last.
+func (l *leaving) end(r routine, last func() error) <-chan error {
 	ended := make(chan error, 1)
-	f.leaving.Go(func() {
+	l.Go(func() {
 		r.stop()
 		<-r.ended
 		ended <- last()
@@ -175,7 +177,7 @@ func (f *Fleet) leave(r routine, last func() error) <-chan error {
 }
 
 // await waits until ctx ends, and returns the errors by name.
-func (f *Fleet) await(ctx context.Context, ends map[string]<-chan error) map[string]error {
+func (l *leaving) await(ctx context.Context, ends map[string]<-chan error) map[string]error {
 	errs := map[string]error{}
 	for name, ended := range ends {
 		select {
@@ -186,7 +188,7 @@ func (f *Fleet) await(ctx context.Context, ends map[string]<-chan error) map[str
 		select {
 		case errs[name] = <-ended:
 		default:
-			if errs[name] = errLingers; f.running.Err() != nil {
+			if errs[name] = errLingers; !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				errs[name] = ErrStopping
 			}
 		}
@@ -234,7 +236,7 @@ func (f *Fleet) replaceInterfaces(steps []config.Step[config.Interface], m Made,
 			fresh = append(fresh, i)
 		case config.Rebuilt:
 			if errs[s.Name] != nil { // it lingers
-				f.leave(i.run, i.iface.Close)
+				f.leaving.end(i.run, i.iface.Close)
 				if moved := m.ifaces[s.Name]; moved != nil {
 					errs[s.Name] = errors.Join(errs[s.Name], moved.release(false))
 				}

@@ -39,7 +39,7 @@ type Fleet struct {
 	opts    Options
 	running context.Context // ends when the daemon is to stop
 	noBPF   sync.Once       // logs that eBPF is not available
-	leaving sync.WaitGroup  // of interfaces and devices that are no longer in the set
+	leaving leaving         // of interfaces and devices that are no longer in the set
 
 	mu      sync.Mutex // guards what follows, and failure and runtime of interfaces
 	devices []*Device

@@ -86,8 +86,8 @@ func (p *pair) plug(h *host, mac string) {
 	h.Run("ip", "link", "set", "new0", "down")
 	h.Run("ip", "link", "set", "new0", "name", nstest.Dev, "address", mac)
 	h.Run("ip", "link", "set", nstest.Dev, "up")
-	// An ARP request that is lost before that is repeated only after a second, and the kernel
-	// sends one at once, to tell the other host that nobody receives its datagrams.
+	// The kernel drops frames until then. It answers the other host's datagrams with "port
+	// unreachable" at once, and retries the ARP request for that only after a second.
 	h.WaitOperational(nstest.Dev)
 	p.segment.WaitOperational(port)
 	h.addUnderlay()

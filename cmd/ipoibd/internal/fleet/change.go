@@ -49,8 +49,9 @@ func (m Made) close(keep bool) (err error) {
 	return err
 }
 
-// Prepare makes what a plan adds, and devices for those that it rebuilds, and changes nothing else. in is the
-// namespace of a new interface. After an error, what was made must be discarded.
+// Prepare makes what a plan adds, devices for those that it rebuilds, and interfaces for those that get another
+// place, and changes nothing else. in is the namespace of a new interface. After an error, what was made must be
+// discarded.
 func (f *Fleet) Prepare(ctx context.Context, p config.Plan, was, is *config.Config, in Namespace) (m Made, err error) {
 	m = Made{devices: map[string]*Device{}, ifaces: map[string]*Interface{}, cfg: is, in: in}
 	for _, s := range p.Devices {

@@ -113,7 +113,7 @@ func (c *Current) Run(hangups <-chan os.Signal) {
 // would be lost with a restart.
 func (c *Current) Add(ctx context.Context, definition []byte, namespace *os.File) (report.Reload, error) {
 	return c.change(ctx, func(now *config.Config) (*config.Config, error) {
-		c.passed = fleet.Namespace{Interface: nameIn(definition), File: namespace}
+		c.passed = fleet.Namespace{Interface: ask(definition).Name, File: namespace}
 		return now.WithRuntime(definition)
 	})
 }

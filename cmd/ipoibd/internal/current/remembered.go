@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -66,8 +67,8 @@ func replaceFile(path string, requests []json.RawMessage) error {
 
 // TakeBack adopts the interfaces that were added to an earlier daemon at run time, each where that
 // daemon left it. One that no longer exists is forgotten: its pod has ended, or it was removed while no
-// daemon ran. Any other that cannot be adopted stays in the file, for the next start, until it is
-// added again or removed. The daemon does not serve yet.
+// daemon ran. Any other that cannot be adopted, such as one whose namespace this process does not see, stays in the
+// file, for the next start, until it is added again or removed. The daemon does not serve yet.
 func (c *Current) TakeBack() {
 	path := memoryOf(c.cfg.Control)
 	requests, err := readMemory(path)
@@ -83,19 +84,19 @@ func (c *Current) TakeBack() {
 		_, err := c.apply(c.running, func(now *config.Config) (*config.Config, error) {
 			next, err := now.WithRuntime(r)
 			if err == nil {
-				next.Added[nameIn(r)] = config.Addition{Request: string(r), Existing: true}
+				next.Added[ask(r).Name] = config.Addition{Request: string(r), Existing: true}
 			}
 			return next, err
 		})
 		switch {
 		case c.running.Err() != nil:
 			return // the file stays as it is
-		case errors.Is(err, link.ErrNotFound), errors.Is(err, link.ErrNoNamespace):
+		case errors.Is(err, link.ErrNotFound), errors.Is(err, link.ErrNoNamespace) && !hidden(ask(r).Netns):
 			c.opts.Log.Info("saved interface no longer exists; removing it from the list", "err", err)
 		case err != nil:
 			c.opts.Log.Error("cannot take back a saved interface; the next start retries",
 				"request", string(r), "err", err)
-			c.left[nameIn(r)] = r
+			c.left[ask(r).Name] = r
 		}
 	}
 	if len(requests) > 0 {
@@ -109,13 +110,26 @@ func (c *Current) logSaveError(err error) {
 	}
 }
 
-// nameIn returns the name of the interface in a request, or "".
-func nameIn(request json.RawMessage) string {
-	var named struct {
-		Name string `json:"name"`
+// asked is what a request asks for, as far as package current needs it.
+type asked struct {
+	Name  string `json:"name"`
+	Netns string `json:"netns"`
+}
+
+// ask reads a request. What is no text is "".
+func ask(request json.RawMessage) (a asked) {
+	_ = json.Unmarshal(request, &a)
+	return a
+}
+
+// hidden reports whether a namespace that is not found may only be out of sight of this process: in a container, for
+// example, /run/netns may be missing, or have the files of the namespaces without the namespaces mounted on them.
+func hidden(netns string) bool {
+	if _, err := os.Lstat(netns); err == nil {
+		return true
 	}
-	_ = json.Unmarshal(request, &named)
-	return named.Name
+	_, err := os.Stat(filepath.Dir(netns))
+	return errors.Is(err, fs.ErrNotExist) && !strings.HasPrefix(netns, "/proc/")
 }
 
 // readMemory reads the file. It refuses one that another user, except root, may have written.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -833,6 +834,53 @@ func TestInterfacesAtRunTime(t *testing.T) {
 		t.Errorf("%q, %v", done, err)
 	}
 	r.stop()
+}
+
+// A daemon that does not see the namespace of a saved interface, as in a container without the host's /run/netns,
+// does not forget the interface: one that sees it takes it back. Once the namespace's file is gone, it is forgotten.
+func TestSavedInterfaceOutOfSight(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	pod, file := nstest.New(t), filepath.Join(t.TempDir(), "netns", "pod")
+	must(t, os.Mkdir(filepath.Dir(file), 0o700))
+	must(t, os.WriteFile(file, nil, 0o600))
+	show := func() { must(t, unix.Mount(pod.Path(), file, "", unix.MS_BIND, "")) }
+	hide := func() { must(t, unix.Unmount(file, 0)) }
+	show()
+	defer unix.Unmount(file, unix.MNT_DETACH) //nolint:errcheck // it is mounted only if the test failed
+	cfg := configure(t, "ib0")
+	restart := func(want bool) {
+		t.Helper()
+		r := start(t, cfg, options())
+		s, err := control.GetStatus(t.Context(), cfg.Control)
+		must(t, err)
+		if got := len(s.Interfaces) == 2; got != want {
+			t.Errorf("pod1 is served: %t, want %t", got, want)
+		}
+		r.stop()
+	}
+	r := start(t, cfg, options())
+	add := fmt.Sprintf(`{"name": "pod1", "netns": %q, "up": true}`, file)
+	must(t, control.Post(t.Context(), cfg.Control, &control.AddRequest{RawMessage: json.RawMessage(add)}))
+	r.stop()
+	restart(true)
+	hide()
+	restart(false)
+	moved := filepath.Dir(file) + "-moved"
+	must(t, os.Rename(filepath.Dir(file), moved))
+	restart(false)
+	must(t, os.Rename(moved, filepath.Dir(file)))
+	show()
+	restart(true)
+	hide()
+	must(t, os.Remove(file))
+	restart(false)
+	must(t, os.WriteFile(file, nil, 0o600))
+	show()
+	restart(false)
+	hide()
 }
 
 // SIGHUP reloads, and logs each mistake.

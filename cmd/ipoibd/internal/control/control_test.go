@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,7 +59,9 @@ func TestSocketIsPrivateAndExclusive(t *testing.T) {
 	}
 }
 
-func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
+// staleSocket returns the path of a socket that its process left behind.
+func staleSocket(t *testing.T) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "c.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -65,6 +69,41 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
+	return path
+}
+
+// Of daemons that start at the same time over the socket of one that was killed, one serves, and its socket stays.
+func TestOneOfManyReplacesTheStaleSocket(t *testing.T) {
+	for range 20 {
+		path := staleSocket(t)
+		var starts sync.WaitGroup
+		var serving atomic.Int32
+		for range 8 {
+			starts.Go(func() {
+				s, err := Listen(path, newFake().daemon())
+				if errors.Is(err, ErrRunning) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				serving.Add(1)
+				t.Cleanup(func() { s.Close() })
+			})
+		}
+		starts.Wait()
+		if n := serving.Load(); n != 1 {
+			t.Fatalf("%d of 8 daemons serve, want 1", n)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
+	path := staleSocket(t)
 	s, err := Listen(path, newFake().daemon())
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)

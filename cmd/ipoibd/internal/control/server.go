@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/capture"
 	"ipoibd/cmd/ipoibd/internal/conns"
 	"ipoibd/cmd/ipoibd/internal/metrics"
+	"ipoibd/link/kernel"
 )
 
 // Limits of a client, which sends little and must not delay the daemon.
@@ -60,10 +62,21 @@ func Listen(path string, d Daemon) (*Server, error) {
 	return nil, fmt.Errorf("create control socket: %w: choose another path with --control", err)
 }
 
-// listen creates the socket with mode 0600.
+// listen creates the socket with mode 0600. Of several daemons that start at the same time, the one with the lock
+// file does.
 func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
+	}
+	lock, err := kernel.OpenPrivate(unix.AT_FDCWD, strings.TrimSuffix(path, ".sock")+".lock", unix.O_RDWR|unix.O_CREAT)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%s: %w", path, ErrRunning)
+	} else if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err

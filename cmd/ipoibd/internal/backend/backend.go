@@ -152,6 +152,11 @@ func Names() (names []string) {
 	return names
 }
 
-// CarriesStorage reports whether a disk of this host may be reached through the configured
-// HCA. If so, a daemon that is not locked in memory may wait for a disk that waits for it.
-func CarriesStorage(cfg config.Device) bool { return find(cfg.HCA).storage }
+// UnlockedLevel is the level of the message that memory cannot be locked: a warning only if a disk of this host may be
+// reached through one of the HCAs. The daemon may then wait for a disk that waits for it.
+func UnlockedLevel(devices []config.Device) slog.Level {
+	if slices.ContainsFunc(devices, func(d config.Device) bool { return find(d.HCA).storage }) {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}

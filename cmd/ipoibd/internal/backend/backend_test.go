@@ -26,7 +26,7 @@ func TestBackends(t *testing.T) {
 		seen[b.kind] = true
 	}
 	for name, storage := range map[string]bool{config.SoftHCA: false, "mlx5_0": true} {
-		if find(name).kind != config.KindOf(name) || CarriesStorage(config.Device{HCA: name}) != storage {
+		if find(name).kind != config.KindOf(name) || find(name).storage != storage {
 			t.Errorf("%s: %+v, want the kind %q, storage %t", name, find(name), config.KindOf(name), storage)
 		}
 	}
@@ -41,8 +41,21 @@ func TestNoBackend(t *testing.T) {
 		if _, err := New(t.Context(), config.Device{HCA: name}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, hca.ErrInvalid) {
 			t.Errorf("New of %q: %v, want ErrInvalid", name, err)
 		}
-		if CarriesStorage(config.Device{HCA: name}) {
+		if find(name).storage {
 			t.Errorf("%q carries storage", name)
+		}
+	}
+}
+
+// A daemon that has only software HCAs does not warn that its memory cannot be locked.
+func TestUnlockedLevel(t *testing.T) {
+	software, hardware := config.Device{HCA: config.SoftHCA}, config.Device{HCA: "mlx5_0"}
+	for _, c := range []struct {
+		devices []config.Device
+		want    slog.Level
+	}{{[]config.Device{software}, slog.LevelDebug}, {[]config.Device{software, hardware}, slog.LevelWarn}} {
+		if got := UnlockedLevel(c.devices); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.devices, got, c.want)
 		}
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,17 +156,8 @@ func (d *daemon) lockMemory(cfg *config.Config) {
 		return
 	}
 	if err := process.LockMemory(); err != nil {
-		d.opts.Log.Log(d.running, memoryLevel(cfg), "cannot lock memory", "err", err)
+		d.opts.Log.Log(d.running, backend.UnlockedLevel(cfg.Devices), "cannot lock memory", "err", err)
 	}
-}
-
-// memoryLevel is the level of the message that memory cannot be locked: a warning only if a
-// disk may be reached through one of the HCAs.
-func memoryLevel(cfg *config.Config) slog.Level {
-	if slices.ContainsFunc(cfg.Devices, backend.CarriesStorage) {
-		return slog.LevelWarn
-	}
-	return slog.LevelDebug
 }
 
 // serve serves requests until ctx ends, the system shuts down, the control socket breaks, or
@@ -181,15 +171,8 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 		stop := func(context.Context) error { d.end(nil); <-stopped; return nil }
 		power.Watch(powerCtx, power.Hooks{Suspend: d.fleet.Sleep, Resume: d.fleet.Wake, Stop: stop}, &d.inhibitor, d.opts.Log)
 	})
-	history, unkept := d.journal.Create(historyOf(control))
-	others.Go(func() {
-		if unkept == nil {
-			unkept = d.journal.Keep(powerCtx, history)
-		}
-		if unkept != nil {
-			d.opts.Log.Warn("events are not written to a file, so a crash would lose them", "err", unkept)
-		}
-	})
+	keepEvents := d.journal.Keeper(historyOf(control), d.opts.Log)
+	others.Go(func() { keepEvents(powerCtx) })
 	others.Go(func() { d.current.Run(d.opts.Hangup) })
 	defer others.Wait()
 	defer stopPower()
@@ -197,12 +180,7 @@ func (d *daemon) serve(ctx context.Context, control string) error {
 
 	go func() { d.end(fmt.Errorf("control socket: %w", d.control.Serve())) }()
 	if d.metrics != nil {
-		go func() {
-			if err := d.metrics.Serve(); err != nil {
-				d.opts.Log.Error("metrics are no longer served over TCP; restart the daemon to serve them again",
-					"err", err)
-			}
-		}()
+		go d.metrics.Run(d.opts.Log)
 	}
 	others.Go(func() {
 		systemd.Run(d.running, systemd.Service{

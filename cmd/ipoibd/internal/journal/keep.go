@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ const (
 	maxLine = 64 << 10
 )
 
-// Load restores an empty journal from a file that Keep of another process has written, if there is
+// Load restores an empty journal from the file of another process's Keeper, if there is
 // one. Errors: the file cannot be read, or another user than root may have written it.
 func (j *Journal) Load(path string) error {
 	f, err := kernel.OpenPrivate(unix.AT_FDCWD, path, unix.O_RDONLY)
@@ -47,16 +48,28 @@ func (j *Journal) Load(path string) error {
 	return lines.Err()
 }
 
-// Create creates the file that Keep writes to, with the present entries, in place of a former process's
-// file.
-func (j *Journal) Create(path string) (*os.File, error) {
+// Keeper creates a file with the present entries, in place of a former process's. The function that it returns writes
+// each new entry to the file until ctx ends, so that events outlive the process. It logs why it cannot.
+func (j *Journal) Keeper(path string, log *slog.Logger) func(ctx context.Context) {
+	f, err := j.create(path)
+	return func(ctx context.Context) {
+		if err == nil {
+			err = j.keep(ctx, f)
+		}
+		if err != nil {
+			log.Warn("events are not written to a file, so a crash would lose them", "err", err)
+		}
+	}
+}
+
+// create creates the file that keep writes to.
+func (j *Journal) create(path string) (*os.File, error) {
 	return kernel.Replace(path, func(f *os.File) error { return writeLines(f, j.Since(0)) })
 }
 
-// Keep writes the journal to a file, and then each new entry, until ctx ends, so that events outlive
-// the process. Then it closes the file. It opens none, since a reset may be under way (R17), and it
+// keep writes the journal to a file, and then each new entry, until ctx ends. Then it closes the file. It opens none, since a reset may be under way (R17), and it
 // blocks for as long as the file system does, which never delays Add.
-func (j *Journal) Keep(ctx context.Context, f *os.File) (err error) {
+func (j *Journal) keep(ctx context.Context, f *os.File) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	for last, lines := uint64(0), maxLines; ; {
 		entries, ended := j.Wait(ctx, last)

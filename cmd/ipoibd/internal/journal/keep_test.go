@@ -17,13 +17,13 @@ import (
 // keeping keeps a journal in a file, until the caller calls the function.
 func keeping(t *testing.T, j *Journal, path string) (end func()) {
 	t.Helper()
-	f, err := j.Create(path)
+	f, err := j.create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- j.Keep(ctx, f) }()
+	go func() { done <- j.keep(ctx, f) }()
 	return func() {
 		t.Helper()
 		cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -31,7 +32,7 @@ const (
 // Server serves the probes and the metrics, and nothing else, over TCP.
 type Server struct{ *conns.Server }
 
-// Listen listens on a TCP address, host:port. Connections wait until Serve.
+// Listen listens on a TCP address, host:port. Connections wait until Run.
 func Listen(addr string, status func() report.Status) (*Server, error) {
 	l, err := listen(addr)
 	if err != nil {
@@ -41,7 +42,7 @@ func Listen(addr string, status func() report.Status) (*Server, error) {
 }
 
 // Import returns a server that continues the listener of another process, the part "metrics" of a capsule. Connections
-// wait until Serve.
+// wait until Run.
 func Import(r *capsule.Reader, status func() report.Status) (*Server, error) {
 	l, err := r.Listener("metrics")
 	if err != nil {
@@ -114,7 +115,14 @@ func listen(addr string) (*net.TCPListener, error) {
 	return l, nil
 }
 
-// Close ends Serve and closes all connections. Idempotent.
+// Run serves until Close. It logs why it ends earlier.
+func (s *Server) Run(log *slog.Logger) {
+	if err := s.Serve(); err != nil {
+		log.Error("metrics are no longer served over TCP; restart the daemon to serve them again", "err", err)
+	}
+}
+
+// Close ends Run and closes all connections. Idempotent.
 func (s *Server) Close() error { return s.Server.Close(0) }
 
 // paced accepts connections at a limited rate.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,8 +31,11 @@ type OwnedError struct {
 }
 
 func (e *OwnedError) Error() string {
-	if e.PID == 0 {
+	switch e.PID {
+	case 0:
 		return fmt.Sprintf("%v (its process is unknown)", ErrOwned)
+	case os.Getpid():
+		return "another interface of this process has this name; to swap two names, change one to a third name first"
 	}
 	return fmt.Sprintf("%v (process %d)", ErrOwned, e.PID)
 }

@@ -387,6 +387,37 @@ func TestReloadToANameThatIsTaken(t *testing.T) {
 	r.stop()
 }
 
+// Two interfaces cannot swap the names of their netdevs in one reload, because each name is in use until the other
+// interface has left it. The reload is refused, and both continue. By way of a third name they can.
+func TestReloadSwapsNames(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	r := startFile(t, nil, "ib0", "ib1")
+	must(t, netlink.LinkSetUp(find(t, "ib0")))
+	must(t, netlink.LinkSetUp(find(t, "ib1")))
+	netdevs := func(first, second string) (string, error) {
+		done, err := r.edit(func(c *config.Config) { c.Interfaces[0].Netdev, c.Interfaces[1].Netdev = first, second })
+		for _, name := range []string{"ib0", "ib1"} {
+			r.up(name)
+		}
+		return done, err
+	}
+	if done, err := netdevs("ib1", "ib0"); err == nil || !strings.Contains(err.Error(), "to swap two names") {
+		t.Errorf("swapped: %s, %v", done, err)
+	}
+	for _, names := range [][2]string{{"ib2", "ib1"}, {"ib2", "ib0"}, {"ib1", "ib0"}} {
+		if done, err := netdevs(names[0], names[1]); err != nil {
+			t.Errorf("to %s and %s: %s, %v", names[0], names[1], done, err)
+		}
+		if !exists(names[0]) || !exists(names[1]) {
+			t.Errorf("%s is there: %t, %s: %t", names[0], exists(names[0]), names[1], exists(names[1]))
+		}
+	}
+	r.stop()
+}
+
 // A rebuilt interface stays down if the operator has set it down, and keeps the operator's MTU; the
 // largest MTU follows the port. eBPF programs come and go. Counters do not decrease.
 func TestRebuiltInterfaceKeepsTheOperatorsSettings(t *testing.T) {

@@ -68,7 +68,13 @@ func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	lock, err := kernel.OpenPrivate(unix.AT_FDCWD, strings.TrimSuffix(path, ".sock")+".lock", unix.O_RDWR|unix.O_CREAT)
+	name := strings.TrimSuffix(path, ".sock") + ".lock"
+	lock, err := kernel.OpenPrivate(unix.AT_FDCWD, name, unix.O_RDWR|unix.O_CREAT)
+	if errors.Is(err, fs.ErrPermission) { // of a former daemon with another user
+		if os.Remove(name) == nil {
+			lock, err = kernel.OpenPrivate(unix.AT_FDCWD, name, unix.O_RDWR|unix.O_CREAT)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,7 +92,9 @@ func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 		t.Errorf("%d major faults while the device was reset", faults)
 	}
 	r.stop()
-	must(t, os.Remove(historyOf(cfg.Control))) // else the folder is not empty
+	for _, file := range []string{historyOf(cfg.Control), strings.TrimSuffix(cfg.Control, ".sock") + ".lock"} {
+		must(t, os.Remove(file)) // else the folder is not empty
+	}
 }
 
 func (r *running) orderReset() error {

@@ -46,8 +46,9 @@ COUNTS := sh -c "[ \$$TESTS_TOTAL -gt 0 ] || { echo no test ran; exit 1; }$(if $
 LIMIT := timeout --signal=QUIT --kill-after=10s
 
 # ring runs the tests of packages as JSON: $(call ring,packages,budget,flags).
-# The budget bounds each test binary and the ring as a whole.
-ring = $(LIMIT) $(2) go test -json -timeout=$(2) $(3) $(1)
+# The budget bounds each test binary and the ring as a whole. grep writes whole lines, because rings may run side by
+# side. The linters run go vet.
+ring = $(LIMIT) $(2) go test -json -vet=off -timeout=$(2) $(3) $(1) | grep --line-buffered ""
 
 # check runs a command as if it were the tests of a package, so that its output is shown
 # and its failure counted: $(call check,name,budget,command).
@@ -93,7 +94,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-arm64 test-kubernetes test-vm
 .PHONY: test
 test: deps-vm deps-docker ## every test, as root: what CI runs; about an hour
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -111,7 +112,7 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
+.PHONY: test-tidy test-lint test-unit test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
@@ -120,6 +121,9 @@ test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
+# The rings with real interfaces and processes wait more than they compute, so they run two at a time.
+test-hosts: deps-docker deps-deb
+	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 test-e2e:

@@ -29,79 +29,9 @@ interfaces:
 // shareGrace is what a reset leaves to a daemon that is stopped.
 const shareGrace = 5 * time.Second
 
-// Two daemons share a device. One requests a reset, which deletes the device and adds it
-// again: both release it before and continue afterwards. While one daemon is stopped, the
-// device is not reset, and that daemon is named.
-func TestR16Sharing(t *testing.T) {
-	eachKernelWithSharers(t, func(t *testing.T, _ inGuest, first, second *sharer) {
-		requireSharedReset(t, first, second)
-		requireStoppedNamed(t, first, second)
-		requireStoppedNamed(t, second, first)
-	})
-}
-
-// A program that takes no part in the locks has the device open. No daemon takes the device from
-// it: the reset fails, and the log names the program, although the daemon runs in its sandbox.
-// Once the program has ended, the device is reset.
-func TestR16ProgramKeepsItsDevice(t *testing.T) {
-	eachKernelWithSharers(t, func(t *testing.T, g inGuest, first, second *sharer) {
-		index := kernelIndex(g)
-		program := holdDevice(t, g)
-		start := time.Now()
-		first.ipoibd("reset", "device")
-		eventually(t, "the program is named", func() bool { return first.says("not reset: held_by_process: ibv_asyncwatch (pid ") })
-		named := time.Since(start)
-		first.waitReachesPeer()
-		second.waitReachesPeer()
-		t.Logf("program named after %v, for a grace of %v", named.Round(time.Millisecond), shareGrace)
-		if named < shareGrace {
-			t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
-		}
-		if kernelIndex(g) != index {
-			t.Error("the device was deleted while a program had it open")
-		}
-		program.Signal(syscall.SIGKILL)
-		awaitExit(t, program)
-		requireSharedReset(t, first, second)
-	})
-}
-
-// A daemon that has released the device for another daemon's reset, which takes long, refuses to hand
-// over and continues. The reset fails in the end, because a program keeps the device open. Then both
-// daemons hand over, and their successors can reset the device.
-func TestR16HandOverInReset(t *testing.T) {
-	eachKernelWithSharers(t, func(t *testing.T, g inGuest, leader, other *sharer) {
-		index := kernelIndex(g)
-		program := holdDevice(t, g)
-		leader.ipoibd("reset", "device")
-		eventually(t, "the device is released for the reset", func() bool { return other.says("a reset of the shared device is pending") })
-		leader.daemon.Signal(syscall.SIGSTOP)
-		taker := other.start("ipoibd", other.takeOverArgs()...)
-		awaitExit(t, taker)
-		if text := taker.Stderr(); !strings.Contains(text, "the running daemon continues: device rxe0: cannot be handed over now") {
-			t.Errorf("asked to hand over in a reset: %s", text)
-		}
-		leader.daemon.Signal(syscall.SIGCONT)
-		leader.waitReachesPeer()
-		other.waitReachesPeer()
-		if kernelIndex(g) != index {
-			t.Error("the device was deleted while a program had it open")
-		}
-		program.Signal(syscall.SIGKILL)
-		awaitExit(t, program)
-		for _, s := range []*sharer{other, leader} {
-			former := s.daemon
-			s.runDaemon(s.takeOverArgs()...)
-			awaitExit(t, former)
-			s.waitReachesPeer()
-		}
-		requireSharedReset(t, leader, other)
-	})
-}
-
-// eachKernelWithSharers runs a test in a guest of each kernel, with two daemons that share the
-// guest's device and a peer outside.
-func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, first, second *sharer)) {
+// Two daemons share the device of a guest, and a peer outside sees whether they work. One boot serves all scenarios:
+// each ends with both daemons at work, but the last.
+func TestR16R21Sharing(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}
@@ -111,29 +41,93 @@ func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, firs
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
 		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
-		test(t, g, newSharer(t, g, peer, 0, "link"), newSharer(t, g, peer, 1, "link"))
+		first, second := newSharer(t, g, peer, 0, "link"), newSharer(t, g, peer, 1, "link")
+		requireSharedReset(t, first, second)
+		requireStoppedNamed(t, first, second)
+		requireStoppedNamed(t, second, first)
+		requireProgramKeepsDevice(t, g, first, second)
+		requireHandOverInReset(t, g, first, second)
+		requireResetCutShort(t, g, first, second)
 	})
+}
+
+// A program that takes no part in the locks has the device open. No daemon takes the device from
+// it: the reset fails, and the log names the program, although the daemon runs in its sandbox.
+// Once the program has ended, the device is reset.
+func requireProgramKeepsDevice(t *testing.T, g inGuest, first, second *sharer) {
+	t.Helper()
+	index := kernelIndex(g)
+	program := holdDevice(t, g)
+	start := time.Now()
+	first.ipoibd("reset", "device")
+	eventually(t, "the program is named", func() bool { return first.says("not reset: held_by_process: ibv_asyncwatch (pid ") })
+	named := time.Since(start)
+	first.waitReachesPeer()
+	second.waitReachesPeer()
+	t.Logf("program named after %v, for a grace of %v", named.Round(time.Millisecond), shareGrace)
+	if named < shareGrace {
+		t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
+	}
+	if kernelIndex(g) != index {
+		t.Error("the device was deleted while a program had it open")
+	}
+	program.Signal(syscall.SIGKILL)
+	awaitExit(t, program)
+	requireSharedReset(t, first, second)
+}
+
+// A daemon that has released the device for another daemon's reset, which takes long, refuses to hand
+// over and continues. The reset fails in the end, because a program keeps the device open. Then both
+// daemons hand over, and their successors can reset the device.
+func requireHandOverInReset(t *testing.T, g inGuest, leader, other *sharer) {
+	t.Helper()
+	index := kernelIndex(g)
+	program := holdDevice(t, g)
+	releases := func() int { return strings.Count(other.daemon.Stderr(), "a reset of the shared device is pending") }
+	before := releases()
+	leader.ipoibd("reset", "device")
+	eventually(t, "the device is released for the reset", func() bool { return releases() > before })
+	leader.daemon.Signal(syscall.SIGSTOP)
+	taker := other.start("ipoibd", other.takeOverArgs()...)
+	awaitExit(t, taker)
+	if text := taker.Stderr(); !strings.Contains(text, "the running daemon continues: device rxe0: cannot be handed over now") {
+		t.Errorf("asked to hand over in a reset: %s", text)
+	}
+	leader.daemon.Signal(syscall.SIGCONT)
+	leader.waitReachesPeer()
+	other.waitReachesPeer()
+	if kernelIndex(g) != index {
+		t.Error("the device was deleted while a program had it open")
+	}
+	program.Signal(syscall.SIGKILL)
+	awaitExit(t, program)
+	for _, s := range []*sharer{other, leader} {
+		former := s.daemon
+		s.runDaemon(s.takeOverArgs()...)
+		awaitExit(t, former)
+		s.waitReachesPeer()
+	}
+	requireSharedReset(t, leader, other)
 }
 
 // A daemon is killed between the deletion of the device and its addition, in a reset by
 // link. The daemon that shares the device completes the reset; if there is none, the next
 // one that starts does.
-func TestR21ResetCutShort(t *testing.T) {
-	eachKernelWithSharers(t, func(t *testing.T, g inGuest, leader, other *sharer) {
-		leader.killInReset(func() bool {
-			other.waitReachesPeer()
-			return strings.Contains(other.daemon.Stderr(), "resuming_interrupted_reset=true")
-		})
-		other.stop()
-		leader.runAgain()
-		leader.killInReset(func() bool { return !g.Try("test", "-e", rxePath) })
-		start := time.Now()
-		leader.runAgain()
-		t.Logf("the next daemon reaches the peer after %v", time.Since(start).Round(time.Millisecond))
-		if log := leader.daemon.Stderr(); !strings.Contains(log, "completing a reset of the device that was cut short") {
-			t.Errorf("the daemon does not say that it completes the reset:\n%s", log)
-		}
+func requireResetCutShort(t *testing.T, g inGuest, leader, other *sharer) {
+	t.Helper()
+	leader.killInReset(func() bool {
+		other.waitReachesPeer()
+		return strings.Contains(other.daemon.Stderr(), "resuming_interrupted_reset=true")
 	})
+	other.stop()
+	leader.runAgain()
+	leader.killInReset(func() bool { return !g.Try("test", "-e", rxePath) })
+	start := time.Now()
+	leader.runAgain()
+	t.Logf("the next daemon reaches the peer after %v", time.Since(start).Round(time.Millisecond))
+	if log := leader.daemon.Stderr(); !strings.Contains(log, "completing a reset of the device that was cut short") {
+		t.Errorf("the daemon does not say that it completes the reset:\n%s", log)
+	}
 }
 
 // A daemon is killed between the unbinding of the function's driver and its binding, in a reset

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -190,6 +192,18 @@ ib0        -                 02:00:00:00:00:03  192.0.2.3  0x000023  asked   nev
 `
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
+	}
+	var asJSON []struct {
+		Interface string
+		report.Peer
+	}
+	out, _, err = ipoibd(t, "peers", "--json", "--control", path)
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &asJSON)); err != nil || len(asJSON) != 2 ||
+		asJSON[1].Interface != "ib0" || asJSON[1].QPN != 0x23 || asJSON[0].TxBytes != 1234567 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, _, err = ipoibd(t, "peers", "--json", "-I", "ib1", "--control", path); err != nil || out != "[]\n" {
+		t.Errorf("%v\n%s", err, out)
 	}
 	if out, _, err = ipoibd(t, "peers", "-I", "ib1", "--control", path); err != nil || strings.Count(out, "\n") != 1 {
 		t.Errorf("%v\n%s", err, out)

@@ -69,8 +69,7 @@ func (l *lane) pause(until time.Time) bool {
 		}
 		runtime.Gosched() // an owner may have to post receives
 	}
-	t.free <- struct{}{}
-	t.paused.Store(false)
+	l.resume()
 	return false
 }
 

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,28 @@ func TestPause(t *testing.T) {
 			t.Error("a closed device is paused")
 		}
 	})
+}
+
+// After a pause that has failed, because an owner posts no receives, the device receives again although no owner waits
+// for completions.
+func TestPauseThatFails(t *testing.T) {
+	r := newRig(t, nil) // in real time: a pause does not sleep
+	if err := errors.Join(r.recv.Arm(), r.recv.Wait(time.Now().Add(standInAfter/10))); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(standInAfter / 10)
+	r.port.Inject(r.message(nil)) // nobody receives now; the stand-in would begin during the pause
+	if err := r.dev.Pause(); !errors.Is(err, hca.ErrBusy) {
+		t.Fatalf("paused while a message waits for a receive: %v", err)
+	}
+	r.postRecv(1)
+	r.port.Inject(r.message(nil))
+	for end := time.Now().Add(10 * standInAfter); r.counted("rx_packets") < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody receives after the pause")
+		}
+	}
+	r.close()
 }
 
 // A device that continues another one's queue pairs receives nothing before they have receives, and so

@@ -8,13 +8,12 @@ import (
 
 // Device is an opened HCA context. All methods may be called from any
 // goroutine. A method documented with "May block" can take as long as the
-// hardware does; the others return immediately.
+// hardware does, unless DeviceAttr.NeverBlocks; the others return immediately.
 type Device interface {
 	// Attr returns the attributes that do not change while the device is open.
 	Attr() DeviceAttr
 	// QueryPort returns the attributes of a port, including its tables. Ports are
-	// numbered from 1. The caller owns the returned slices. May block, unless
-	// DeviceAttr.NeverBlocks.
+	// numbered from 1. The caller owns the returned slices. May block.
 	QueryPort(port uint8) (PortAttr, error)
 	// AllocPD allocates a protection domain. May block.
 	AllocPD() (PD, error)
@@ -254,7 +253,8 @@ type CQ interface {
 	Arm() error
 	// Wait blocks until a completion arrives after Arm, until Wake, until the
 	// time until (zero: no limit), or until an error or Close. It returns nil
-	// in the first three cases; the caller then polls.
+	// in the first three cases; the caller then polls. The software HCA receives
+	// and delivers messages meanwhile.
 	Wait(until time.Time) error
 	// Wake makes the current Wait return, or the next one if none is blocked.
 	Wake()

@@ -114,8 +114,8 @@ type Close struct {
 // answered any more, and the session is closed if it opens nevertheless.
 type Abandon struct{ Gen uint32 }
 
-// ResetAction is an action of the agreement about resets. A [reset.Reset] resets the device; the others are
-// only for messages, because the machine has acted on them already.
+// ResetAction is an action of the agreement about resets. A [reset.Reset] resets the device, and a
+// [reset.Ended] ends that; the others are only for messages, because the machine has acted on them already.
 type ResetAction struct{ reset.Action }
 
 // Paused reports that a device that keeps failing after its resets stays closed for a while.

@@ -55,12 +55,13 @@
 //
 // A device has permanent goroutines that watch the underlay and its paths, and one for each lane: the
 // drain, which resumes the send queues that found the transport full. Close ends them.
-// Everything else runs in the caller's goroutine. A post builds its datagrams and sends them. A
-// Wait for receive completions receives datagrams and delivers their messages, so a message
-// reaches its owner without a switch between goroutines. One goroutine receives at a time in
-// each lane. If several wait, the others wake when their messages arrive, and one of them
-// receives next. If none has waited for 200 ms, the stand-in, another goroutine of the lane,
-// receives until one does, so that messages are always delivered, or dropped and counted.
+// A timer ends memberships of groups that have lingered. Everything else runs in the caller's
+// goroutine. A post builds its datagrams and sends them. A Wait for receive completions receives
+// datagrams and delivers their messages, so a message reaches its owner without a switch between
+// goroutines. One goroutine receives at a time in each lane. If several wait, the others wake when
+// their messages arrive, and one of them receives next. If none has waited for 200 ms, the
+// stand-in, another goroutine of the lane, receives until one does, so that messages are always
+// delivered, or dropped and counted.
 //
 // Locks are taken in this order, and never two of one kind at once, except by verbs that change
 // a QP as a whole: they lock all its queues, in the order of the queues.

@@ -125,7 +125,7 @@ func (d *daemon) takeOver(ctx context.Context, own *config.Config) (taken bool, 
 		d.opts.Log.Warn("systemd: cannot take over the reports to systemd, so its watchdog may restart the service",
 			"err", err)
 	}
-	took := made.Settle(d.running)
+	took := made.AwaitUp(d.running)
 	d.opts.Log.Info("taken over", "interfaces", len(h.Config.Interfaces), "up_after", took)
 	text := fmt.Sprintf("taken over, now version %s", d.opts.Version)
 	d.journal.Add(journal.Entry{Scope: "daemon", Kind: journal.KindNote, Text: text})

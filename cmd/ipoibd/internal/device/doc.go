@@ -64,7 +64,8 @@
 //	session   | 1 per opening      | a failed opening, at the latest after 10 s; or the closing
 //	reset     | at most 1          | the return of Config.Reset or Complete
 //	list      | at most 1          | the answer of the Lister
-//	check     | 1 per session      | the ports' answers, or after a minute
+//	check     | 1 per session, if  | the ports' answers, or after a minute
+//	          | its verbs block    |
 //
 // They report to Run by messages. The goroutine of a session opens it, reads its events until the
 // users have released it or were abandoned, and closes it. A call of the Opener that is stuck is

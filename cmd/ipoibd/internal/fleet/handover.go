@@ -131,10 +131,10 @@ func (f *Fleet) importDevice(c config.Device, cfg *config.Config, r *capsule.Rea
 // up again yet. It takes milliseconds. Meanwhile, clients wait to be accepted.
 const upLimit = time.Second
 
-// Settle waits until all interfaces are up again that were up in the other process, for at most upLimit or until ctx
+// AwaitUp waits until all interfaces are up again that were up in the other process, for at most upLimit or until ctx
 // ends, and returns how long that took. Then it ends the other process's memberships of multicast groups
 // ([backend.Slot.Settled]).
-func (m Made) Settle(ctx context.Context) time.Duration {
+func (m Made) AwaitUp(ctx context.Context) time.Duration {
 	began := time.Now()
 	isDown := func(name string) bool { return !m.ifaces[name].iface.Works() }
 	for slices.ContainsFunc(m.wereUp, isDown) && time.Since(began) < upLimit && ctx.Err() == nil {

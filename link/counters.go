@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,13 +17,9 @@ type Counters struct {
 }
 
 // KernelCounters are the kernel's counters of the interface (struct rtnl_link_stats64). Tx
-// is the direction from the host to this process. They survive the process.
-type KernelCounters struct {
-	RxPackets, RxBytes, RxDropped, RxErrors uint64
-	TxPackets, TxBytes, TxErrors            uint64
-	// TxDropped counts frames that found the TAP's queue full or detached.
-	TxDropped uint64
-}
+// is the direction from the host to this process; TxDropped counts frames that found the TAP's queue full or
+// detached. They survive the process.
+type KernelCounters = netlink.LinkStatistics
 
 // Drops are frames lost between the TAP and this process, by reason.
 type Drops struct {

@@ -107,10 +107,7 @@ func (d *netdev) counters() (k KernelCounters, away bool, err error) {
 	err = d.visit(func(r *rtnl, l netlink.Link) error {
 		away = r != d.nl
 		if s := l.Attrs().Statistics; s != nil {
-			k = KernelCounters{
-				RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
-				TxPackets: s.TxPackets, TxBytes: s.TxBytes, TxDropped: s.TxDropped, TxErrors: s.TxErrors,
-			}
+			k = *s
 		}
 		return nil
 	})

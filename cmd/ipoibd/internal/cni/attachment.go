@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
-	"net/netip"
 	"slices"
 	"strings"
 	"unicode"
@@ -12,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/link"
 )
 
 // attachment identifies an interface of a container in a network. Runtimes use only letters, digits,
@@ -84,37 +84,17 @@ type definition struct {
 }
 
 // define returns the definition of an attachment's interface.
-func define(c *conf, a attachment, netns string, l layout) (json.RawMessage, error) {
+func define(c *conf, a attachment, netns string, l link.Assignment) (json.RawMessage, error) {
 	d := definition{
 		Name: a.name(), Device: c.Device, PKey: c.PKey, MTU: c.MTU,
 		Netns: netns, Netdev: a.ifName, Owner: a.owner(), Addresses: []string{}, Routes: []string{}, Up: true,
-		SourceCheck: c.SourceCheck && len(l.addrs) > 0,
+		SourceCheck: c.SourceCheck && len(l.Addrs) > 0,
 	}
-	for _, p := range l.addrs {
+	for _, p := range l.Addrs {
 		d.Addresses = append(d.Addresses, p.String())
 	}
-	for _, r := range l.routes {
+	for _, r := range l.Routes {
 		d.Routes = append(d.Routes, r.String())
 	}
 	return json.Marshal(d)
-}
-
-// layout is the addresses and routes of an interface.
-type layout struct {
-	addrs  []netip.Prefix
-	routes []route
-}
-
-// route is a route through an interface.
-type route struct {
-	to  netip.Prefix
-	via netip.Addr // the gateway; the zero Addr: on the link
-}
-
-// String returns the route as it is written in docs/config.md.
-func (r route) String() string {
-	if r.via.IsValid() {
-		return r.to.String() + " via " + r.via.String()
-	}
-	return r.to.String()
 }

@@ -14,6 +14,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/link"
 )
 
 // Different attachments have different names and owners, also if their parts joined are the same. The
@@ -75,9 +76,9 @@ func TestDefinition(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := attachment{"fabric", strings.Repeat("c", 64), "net1"}
-	text, err := define(c, a, "/run/netns/x", layout{
-		addrs:  []netip.Prefix{netip.MustParsePrefix("10.9.0.7/24"), netip.MustParsePrefix("fd09::7/64")},
-		routes: []route{{to: netip.MustParsePrefix("10.0.0.0/8"), via: netip.MustParseAddr("10.9.0.1")}, {to: netip.MustParsePrefix("fd00::/8")}},
+	text, err := define(c, a, "/run/netns/x", link.Assignment{
+		Addrs:  []netip.Prefix{netip.MustParsePrefix("10.9.0.7/24"), netip.MustParsePrefix("fd09::7/64")},
+		Routes: []link.Route{{To: netip.MustParsePrefix("10.0.0.0/8"), Via: netip.MustParseAddr("10.9.0.1")}, {To: netip.MustParsePrefix("fd00::/8")}},
 	})
 	if err != nil || !json.Valid(text) {
 		t.Fatalf("%s, %v", text, err)

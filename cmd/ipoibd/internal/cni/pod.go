@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link"
 )
 
 // lookEvery is how often ADD checks whether the interface is complete in the pod.
@@ -71,7 +73,7 @@ type device struct {
 	carrier bool
 	addrs   []netip.Prefix // without those still being checked for duplicates
 	clashes []netip.Prefix // addresses that another host has too
-	routes  []route
+	routes  []link.Route
 }
 
 // look returns the interface, or nil if it does not exist.
@@ -117,13 +119,13 @@ func (p *pod) look(name string) (*device, error) {
 			return nil, err
 		}
 		via, _ := netip.AddrFromSlice(x.Gw) // none: the zero Addr
-		d.routes = append(d.routes, route{to, via.Unmap()})
+		d.routes = append(d.routes, link.Route{To: to, Via: via.Unmap()})
 	}
 	return d, nil
 }
 
 // lacks returns what an interface lacks of what it should have; nil: nothing.
-func (d *device) lacks(l layout) (missing []string) {
+func (d *device) lacks(l link.Assignment) (missing []string) {
 	switch {
 	case d == nil:
 		return []string{"the interface"}
@@ -132,7 +134,7 @@ func (d *device) lacks(l layout) (missing []string) {
 	case !d.carrier:
 		missing = append(missing, "a carrier")
 	}
-	for _, p := range l.addrs {
+	for _, p := range l.Addrs {
 		switch {
 		case slices.Contains(d.clashes, p):
 			missing = append(missing, fmt.Sprintf("the address %v, which another host has", p))
@@ -140,7 +142,7 @@ func (d *device) lacks(l layout) (missing []string) {
 			missing = append(missing, fmt.Sprintf("the address %v", p))
 		}
 	}
-	for _, r := range l.routes {
+	for _, r := range l.Routes {
 		if !slices.Contains(d.routes, r) {
 			missing = append(missing, fmt.Sprintf("the route %v", r))
 		}
@@ -149,7 +151,7 @@ func (d *device) lacks(l layout) (missing []string) {
 }
 
 // await waits until an interface has everything that it should have.
-func (p *pod) await(ctx context.Context, name string, l layout) (*device, error) {
+func (p *pod) await(ctx context.Context, name string, l link.Assignment) (*device, error) {
 	for {
 		d, err := p.look(name)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"ipoibd/link"
 )
 
 // anyInterface is the index of layoutOf that stands for all interfaces.
@@ -17,35 +19,35 @@ const anyInterface = -1
 // the interface with an index in the result of an earlier ADD. A route without a gateway gets the gateway of
 // the first address of its family that has one, as the specification's reference plugins do. layoutOf
 // does not trust the result.
-func layoutOf(r *current.Result, index int) (l layout, err error) {
+func layoutOf(r *current.Result, index int) (l link.Assignment, err error) {
 	gateways := map[bool]netip.Addr{} // by Is4
 	for i, c := range r.IPs {
 		if c == nil {
-			return layout{}, fmt.Errorf("ips[%d]: null", i)
+			return link.Assignment{}, fmt.Errorf("ips[%d]: null", i)
 		}
 		if index != anyInterface && (c.Interface == nil || *c.Interface != index) {
 			continue
 		}
 		p, err := prefix(c.Address)
 		if err != nil {
-			return layout{}, fmt.Errorf("ips[%d]: %w", i, err)
+			return link.Assignment{}, fmt.Errorf("ips[%d]: %w", i, err)
 		}
-		l.addrs = append(l.addrs, p)
+		l.Addrs = append(l.Addrs, p)
 		if gw, ok := netip.AddrFromSlice(c.Gateway); ok && !gateways[p.Addr().Is4()].IsValid() {
 			gateways[p.Addr().Is4()] = gw.Unmap()
 		}
 	}
 	for i, given := range r.Routes {
 		if given == nil {
-			return layout{}, fmt.Errorf("routes[%d]: null", i)
+			return link.Assignment{}, fmt.Errorf("routes[%d]: null", i)
 		}
 		if given.MTU != 0 || given.AdvMSS != 0 || given.Priority != 0 || given.Table != nil || given.Scope != nil {
-			return layout{}, types.NewError(types.ErrUnsupportedField,
+			return link.Assignment{}, types.NewError(types.ErrUnsupportedField,
 				fmt.Sprintf("routes[%d]: only dst and gw are supported", i), given.String())
 		}
 		to, err := prefix(given.Dst)
 		if err != nil {
-			return layout{}, fmt.Errorf("routes[%d]: %w", i, err)
+			return link.Assignment{}, fmt.Errorf("routes[%d]: %w", i, err)
 		}
 		to = to.Masked()
 		via := gateways[to.Addr().Is4()]
@@ -55,8 +57,8 @@ func layoutOf(r *current.Result, index int) (l layout, err error) {
 		if via.IsUnspecified() {
 			via = netip.Addr{}
 		}
-		if r := (route{to, via}); !slices.Contains(l.routes, r) {
-			l.routes = append(l.routes, r)
+		if r := (link.Route{To: to, Via: via}); !slices.Contains(l.Routes, r) {
+			l.Routes = append(l.Routes, r)
 		}
 	}
 	return l, nil
@@ -86,15 +88,15 @@ func resultOf(given *current.Result, a attachment, netns string, seen *device) *
 }
 
 // expect returns what the result of an earlier ADD says of an attachment.
-func expect(r *current.Result, a attachment, netns string) (mac string, l layout, err error) {
+func expect(r *current.Result, a attachment, netns string) (mac string, l link.Assignment, err error) {
 	i := slices.IndexFunc(r.Interfaces, func(f *current.Interface) bool {
 		return f != nil && f.Name == a.ifName && f.Sandbox == netns
 	})
 	if i < 0 {
-		return "", layout{}, fmt.Errorf("the previous result has no interface %s in %s", a.ifName, netns)
+		return "", link.Assignment{}, fmt.Errorf("the previous result has no interface %s in %s", a.ifName, netns)
 	}
 	if l, err = layoutOf(r, i); err != nil {
-		return "", layout{}, fmt.Errorf("the previous result: %w", err)
+		return "", link.Assignment{}, fmt.Errorf("the previous result: %w", err)
 	}
 	return r.Interfaces[i].Mac, l, nil
 }

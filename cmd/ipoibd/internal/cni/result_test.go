@@ -40,7 +40,7 @@ func TestLayout(t *testing.T) {
 		{`{"routes": [{"dst": "10.0.0.0/8", "mtu": 1000}]}`, anyInterface, `only dst and gw are supported`},
 	} {
 		l, err := layoutOf(parseResult(t, c.text), c.index)
-		got := fmt.Sprint(l.addrs, " ", l.routes)
+		got := fmt.Sprint(l.Addrs, " ", l.Routes)
 		if err != nil {
 			got = err.Error()
 		}
@@ -95,7 +95,7 @@ func FuzzExpect(f *testing.F) {
 		if missing := (*device)(nil).lacks(l); missing == nil {
 			t.Errorf("no interface lacks nothing: %s", mac)
 		}
-		seen := &device{mac: mac, up: true, carrier: true, addrs: l.addrs, routes: l.routes}
+		seen := &device{mac: mac, up: true, carrier: true, addrs: l.Addrs, routes: l.Routes}
 		if missing := seen.lacks(l); missing != nil {
 			t.Errorf("%s lacks %v", text, missing)
 		}

@@ -28,9 +28,13 @@ const (
 	numberedPort = 7007
 	// numberedMin holds the number and the checksum.
 	numberedMin = 16
-	// numberedBurst is sent at once every numberedPause: no queue overflows.
-	numberedBurst = 32
-	numberedPause = 4 * time.Millisecond
+	// numberedBurst is sent at once every numberedPause, unless numberedWindow datagrams are on
+	// their way: so many fit into each queue, however long a busy machine lets a daemon wait. If
+	// none arrives for numberedPatience, those are lost.
+	numberedBurst    = 32
+	numberedPause    = 4 * time.Millisecond
+	numberedWindow   = 256
+	numberedPatience = 500 * time.Millisecond
 	// numberedLull is how long a receiver waits for more: ten times what a busy machine
 	// needs.
 	numberedLull = 2 * time.Second
@@ -79,7 +83,8 @@ type flow struct {
 	from, to *host
 	addr     string // of the receiver
 	got      map[uint64]int
-	ended    atomic.Bool // all were sent
+	arrived  atomic.Int64 // different ones
+	ended    atomic.Bool  // all were sent
 }
 
 // run sends datagrams and counts those that arrive, by number.
@@ -124,15 +129,34 @@ func (f *flow) send(sizes []int) error {
 	}
 	defer out.Close()
 	rnd := rand.NewChaCha8([32]byte{relaySeed})
+	lost := 0
 	for i, size := range sizes {
 		if i%numberedBurst == 0 {
-			time.Sleep(numberedPause)
+			lost = f.await(i, lost)
 		}
 		if _, err := out.Write(numbered(rnd, uint64(i), size)); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return fmt.Errorf("send %d bytes: %w", size, err)
 		}
 	}
 	return nil
+}
+
+// await waits until the next burst may be sent. sent were sent, and lost of them are taken for lost; it returns how
+// many are now.
+func (f *flow) await(sent, lost int) int {
+	last, since := f.arrived.Load(), time.Now()
+	for {
+		time.Sleep(numberedPause)
+		now := f.arrived.Load()
+		switch {
+		case sent-int(now)-lost <= numberedWindow-numberedBurst:
+			return lost
+		case now != last:
+			last, since = now, time.Now()
+		case time.Since(since) > numberedPatience:
+			return sent - int(now)
+		}
+	}
 }
 
 // count counts datagrams until all were sent and none arrives for a while.
@@ -155,7 +179,9 @@ func (f *flow) count(in *net.UDPConn) error {
 		if err != nil {
 			return err
 		}
-		f.got[number]++
+		if f.got[number]++; f.got[number] == 1 {
+			f.arrived.Add(1)
+		}
 	}
 }
 

@@ -1,55 +1,33 @@
-// Package docs has the meanings of the counters, from which the tables of counters.md are made.
+// Package docs has the names of counters, and their meanings from the tables of counters.md.
 package docs
 
 import (
-	"fmt"
+	_ "embed"
 	"strings"
 	"sync"
 )
 
-// counter is a counter with its meaning, in Markdown. A * in the name stands for any ending.
-type counter struct{ name, meaning string }
+//go:embed counters.md
+var page string
 
-// heading is that of the first table in counters.md.
-const heading = "## Counters of an interface\n"
+// meanings returns the meanings of the counters of an interface and of those of a device, without Markdown.
+var meanings = sync.OnceValues(func() (ofInterface, ofDevice map[string]string) {
+	_, tables, _ := strings.Cut(page, "\n## Counters of an interface\n")
+	ofIf, ofDev, _ := strings.Cut(tables, "\n## Counters of a software HCA\n")
+	return rows(ofIf), rows(ofDev)
+})
 
-// tables returns the tables of counters.md.
-func tables() string {
-	var b strings.Builder
-	table := func(head string, counters []counter) {
-		fmt.Fprintf(&b, "\n%s\n\n| counter | meaning |\n|---|---|\n", head)
-		for _, c := range counters {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", c.name, c.meaning)
+// rows returns the rows "| `name` | meaning |" of tables. A * in a name stands for any ending.
+func rows(tables string) map[string]string {
+	of := map[string]string{}
+	for line := range strings.Lines(tables) {
+		if row, found := strings.CutPrefix(line, "| `"); found {
+			name, meaning, _ := strings.Cut(row, "` | ")
+			of[name] = strings.ReplaceAll(strings.TrimSuffix(meaning, " |\n"), "`", "")
 		}
 	}
-	b.WriteString(heading)
-	table("Frames from the host (TX):", hostCounters)
-	table("Datagrams from the fabric (RX):", fabricCounters)
-	table("The peer table:", peerCounters)
-	table("Others:", otherCounters)
-	table("## Counters of a software HCA", softCounters)
-	table("## Counters of any device", deviceCounters)
-	b.WriteString("\nA real HCA adds those of its driver, from `/sys/class/infiniband`.\n")
-	return b.String()
+	return of
 }
-
-// meanings returns a function with the meanings of counters, without Markdown.
-func meanings(tables ...[]counter) func() map[string]string {
-	return sync.OnceValue(func() map[string]string {
-		of := map[string]string{}
-		for _, counters := range tables {
-			for _, c := range counters {
-				of[c.name] = strings.ReplaceAll(c.meaning, "`", "")
-			}
-		}
-		return of
-	})
-}
-
-var (
-	ofInterface = meanings(hostCounters, fabricCounters, peerCounters, otherCounters)
-	ofDevice    = meanings(softCounters, deviceCounters)
-)
 
 // InterfaceCounter returns the meaning of a counter of an interface, or "".
 func InterfaceCounter(name string) string {
@@ -58,11 +36,15 @@ func InterfaceCounter(name string) string {
 			name = name[:i] + family + "*"
 		}
 	}
-	return ofInterface()[name]
+	ofInterface, _ := meanings()
+	return ofInterface[name]
 }
 
 // DeviceCounter returns the meaning of a counter of a device, or "" for one of a driver.
-func DeviceCounter(name string) string { return ofDevice()[name] }
+func DeviceCounter(name string) string {
+	_, ofDevice := meanings()
+	return ofDevice[name]
+}
 
 // Lost reports whether a counter counts lost frames, by the rule in counters.md. It is for a status in JSON,
 // which has no kinds of counters.

@@ -1,40 +1,64 @@
 package docs
 
 import (
-	"flag"
-	"os"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables of counters.md")
-
-// The tables of counters.md are those of this package. To change them, run go test with -update.
-func TestTablesOfCounters(t *testing.T) {
-	page, err := os.ReadFile("counters.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	prose, stored, found := strings.Cut(string(page), heading)
+// Each row of the tables of counters.md has a counter of its own with a meaning.
+func TestRowsOfCounters(t *testing.T) {
+	_, tables, found := strings.Cut(page, "\n## Counters of an interface\n")
 	if !found {
-		t.Fatalf("counters.md has no line %q", heading)
+		t.Fatal("counters.md has no table of the counters of an interface")
 	}
-	if *update {
-		if err := os.WriteFile("counters.md", []byte(prose+tables()), 0o644); err != nil {
-			t.Fatal(err)
+	row := regexp.MustCompile("^\\| `[a-z_]+\\*?` \\| [^|]*[^ |] \\|\n$")
+	n := 0
+	for line := range strings.Lines(tables) {
+		if !strings.HasPrefix(line, "|") || line == "| counter | meaning |\n" || line == "|---|---|\n" {
+			continue
 		}
-	} else if heading+stored != tables() {
-		t.Error("counters.md is not up to date: run 'go test ./docs -update'")
+		if n++; !row.MatchString(line) {
+			t.Errorf("counters.md: %q is no row with a counter and its meaning", line)
+		}
+	}
+	ofInterface, ofDevice := meanings()
+	if len(ofInterface) < 100 || len(ofDevice) < 60 || len(ofInterface)+len(ofDevice) != n {
+		t.Errorf("%d counters of an interface and %d of a device in %d rows", len(ofInterface), len(ofDevice), n)
 	}
 }
 
-// No counter occurs twice.
-func TestCountersAreUnique(t *testing.T) {
-	if n := len(hostCounters) + len(fabricCounters) + len(peerCounters) + len(otherCounters); len(ofInterface()) != n {
-		t.Errorf("%d names of %d counters of an interface", len(ofInterface()), n)
+// Each counter with a constant has a meaning.
+func TestConstantsHaveMeanings(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "counters.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := len(softCounters) + len(deviceCounters); len(ofDevice()) != n {
-		t.Errorf("%d names of %d counters of a device", len(ofDevice()), n)
+	n := 0
+	for c := range ast.Preorder(file) {
+		spec, ok := c.(*ast.ValueSpec)
+		if !ok {
+			continue
+		}
+		name := spec.Names[0].Name
+		counter, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meaning := DeviceCounter
+		if strings.HasPrefix(name, "Interface") {
+			meaning = InterfaceCounter
+		}
+		if n++; meaning(counter) == "" {
+			t.Errorf("counters.md does not describe %s, which is %s", counter, name)
+		}
+	}
+	if n < 30 {
+		t.Errorf("found %d constants", n)
 	}
 }
 

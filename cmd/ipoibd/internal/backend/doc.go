@@ -6,19 +6,6 @@
 // outlive the instance that they were made for, and the HCA can be pulled out and replaced
 // by another one.
 //
-//	file            | what
-//	backend.go      | the interface, the table of backends, New
-//	slot.go         | which HCA is present, as faults have changed that
-//	instance.go     | probe, open, reset, run, close; faults in the open instance
-//	soft.go         | the software HCA on a netdev
-//	softnotice.go   | what keeps it from reaching its peers
-//	duplicate.go    | other hosts that use its address
-//	peers.go        | the addresses of its configured peers, by DNS
-//	real.go         | an HCA of the kernel
-//	realreset.go    | the means to reset it
-//	cutshort.go     | what to do about a reset that was cut short
-//	inventory.go    | the list of HCAs that `ipoibd devices` prints
-//
 // # Identity
 //
 // The software HCA is identified by its netdev: its GUID is derived from the MAC when the

@@ -2,13 +2,7 @@
 // pod an interface of the daemon of its node, and runs as a process of its own, started by the
 // container runtime.
 //
-//	file          | what
-//	conf.go       | the network's configuration: pure
-//	attachment.go | names, and what the daemon is asked for: pure
-//	result.go     | addresses and routes of an IPAM plugin, and the result: pure
-//	pod.go        | the interface as the kernel shows it in the pod
-//	ipam.go       | delegates to an IPAM plugin
-//	plugin.go     | the commands
+// conf.go, attachment.go and result.go are pure.
 //
 // # Where the state is
 //

@@ -3,9 +3,4 @@
 //
 // Changes are serialized by a lock. A stop of the daemon ends a change early, and keeps that lock ([Current.Hold]); a
 // hand-over to another process takes it too ([Current.TryHold]).
-//
-//	file          | what
-//	current.go    | the configuration, and the lock
-//	change.go     | reload, add, remove
-//	remembered.go | interfaces added at run time, across restarts
 package current

@@ -11,11 +11,6 @@
 // A hand-over to another process (package handover) excludes changes. The giver then ends like any stop, except that
 // each part was told that another process continues it. The taker runs the giver's configuration first, and then
 // applies its own as a reload does.
-//
-//	file          | what
-//	daemon.go     | start and stop
-//	controlled.go | what the control socket controls
-//	handover.go   | what is handed over and taken over
 package daemon
 
 import (

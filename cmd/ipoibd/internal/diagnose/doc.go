@@ -21,17 +21,4 @@
 // notices of a device from its counters and sockets, and [Link.Notices] those of an interface. The status
 // shows them, a metric counts them, and a rule of [Diagnose] takes each as evidence, without judging the
 // condition again.
-//
-//	file       | what
-//	finding.go | findings, and the table of rules
-//	words.go   | texts with words to fill in
-//	facts.go   | the facts
-//	subject.go | the things to which rules apply
-//	start.go   | rules about a start
-//	running.go | rules about the devices and interfaces of a daemon
-//	peers.go   | rules about the way to peers
-//	lesser.go  | warnings and hints
-//	notice.go  | the conditions of devices and interfaces that a daemon notices
-//	watch.go   | how long they last, and how often they are logged
-//	ready.go   | whether interfaces are ready: for probes, metrics and commands
 package diagnose

@@ -4,11 +4,4 @@
 // bounded time, and changes nothing. A daemon has already observed much of this: its notices and its
 // reasons are taken as they are (package report), and so are the errors of the packages that would make a
 // start fail (link, backend). [NewReport] returns the findings as JSON.
-//
-//	file          | what
-//	gather.go     | collects the facts
-//	facts.go      | facts from the configuration, the status, and errors
-//	probe.go      | single facts of the machine
-//	neighbours.go | the kernel's neighbour tables
-//	report.go     | the output
 package doctor

@@ -24,11 +24,4 @@
 // everything, unless yours was on its way.
 //
 // The state is a capsule, whose format outlives versions (package capsule), so other versions can take over.
-//
-//	file       | what
-//	machine.go | the states of both sides
-//	message.go | the messages, with their descriptors
-//	giver.go   | the giver's side of a connection
-//	host.go    | what the giver does around it
-//	taker.go   | the taker's side, and a take-over
 package handover

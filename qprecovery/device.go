@@ -51,7 +51,7 @@ type DeviceConfig struct {
 	NoReset bool
 	// Join opens the locks by which the processes that use the device agree about its resets. It does not
 	// block, and is called again after an error. devices is the list, since the locks are named after the
-	// device. nil: no other process uses the device.
+	// device.
 	Join func(devices []Identity) (Resets, error)
 }
 
@@ -125,11 +125,6 @@ type wait struct {
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
-	if cfg.Join == nil {
-		cfg.Join = func([]Identity) (Resets, error) {
-			return reset.New(reset.Config{Grace: cfg.Grace}, &reset.Alone{}), nil
-		}
-	}
 	return &DeviceLadder{cfg: cfg, since: now, gen: 1, session: session{hold: holdFree}}
 }
 

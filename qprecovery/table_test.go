@@ -235,7 +235,7 @@ func TestR09CarrierBound(t *testing.T) {
 
 // TestR23Configured: the grace period and the wait can be configured.
 func TestR23Configured(t *testing.T) {
-	d := NewDeviceLadder(epoch, DeviceConfig{Grace: time.Second, GiveUpAfter: time.Hour})
+	d := NewDeviceLadder(epoch, DeviceConfig{Join: new(scripted).join, Grace: time.Second, GiveUpAfter: time.Hour})
 	for _, ev := range []DeviceEvent{Listed{Devices: []Identity{same}}, Opened{Op: 1, Identity: same}, Listed{}} {
 		d.Step(epoch, ev, nil)
 	}

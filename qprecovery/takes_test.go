@@ -39,7 +39,7 @@ func TestR29DeviceAnswersCommands(t *testing.T) {
 	}
 	for s := range numDeviceState {
 		for _, do := range []Do{DoReset, DoRecover} {
-			d := NewDeviceLadder(epoch, DeviceConfig{})
+			d := NewDeviceLadder(epoch, DeviceConfig{Join: new(scripted).join})
 			d.list.devices = []Identity{same}
 			d.list.born, d.suspension.on = s != DeviceStarting, s == DeviceSuspended
 			d.become(&deviceRow{to: s, rung: RungDevice}, ReasonNone)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -61,10 +62,13 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	}
 }
 
+// noLocks is for the device of a test that needs no reset.
+func noLocks([]qprecovery.Identity) (qprecovery.Resets, error) { return nil, errors.ErrUnsupported }
+
 // A suspension is not a recovery, and caused no outage.
 func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now := epoch.Add(-time.Minute - time.Second)
-	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{Join: noLocks})
 	d.Step(now, qprecovery.Listed{}, nil)
 	d.Step(now, qprecovery.Opened{Op: 1}, nil)
 	d.Step(now, qprecovery.Command{ID: 1, Do: qprecovery.DoSuspend}, nil)

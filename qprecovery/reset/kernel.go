@@ -23,16 +23,3 @@ type Kernel interface {
 	// Holders names the processes that have the device open.
 	Holders() string
 }
-
-// Alone is the [Kernel] of a device that no other process uses: every lock is free, and the record is in memory.
-type Alone struct{ record Record }
-
-func (a *Alone) Read() Record         { return a.record }
-func (a *Alone) Write(r Record)       { a.record = r }
-func (*Alone) Claim() (bool, error)   { return true, nil }
-func (*Alone) Disclaim()              {}
-func (*Alone) Share() bool            { return true }
-func (*Alone) Exclude() (bool, error) { return true, nil }
-func (*Alone) Drop()                  {}
-func (*Alone) Foreign() bool          { return false }
-func (*Alone) Holders() string        { return "" }

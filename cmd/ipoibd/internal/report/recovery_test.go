@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"reflect"
 	"strings"
@@ -122,9 +123,12 @@ func TestR29RecoveryCountsWhatAskedForNothing(t *testing.T) {
 	}
 }
 
+// noLocks is for the device of a test that needs no reset.
+func noLocks([]qprecovery.Identity) (qprecovery.Resets, error) { return nil, errors.ErrUnsupported }
+
 // openDevice returns the ladder of a device that is open.
 func openDevice(now time.Time) *qprecovery.DeviceLadder {
-	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{Join: noLocks})
 	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
 	d.Step(now, qprecovery.Opened{Op: 1, Identity: qprecovery.Identity{Name: "mlx5_0"}}, nil)
 	return d

@@ -9,15 +9,12 @@ import (
 // Severity is how much a finding matters.
 type Severity string
 
-// Severities.
+// Severities, the worst first.
 const (
 	Error   Severity = "error"   // something does not work
 	Warning Severity = "warning" // something works only in part, or may soon fail
 	Hint    Severity = "hint"    // everything works, but not as well as it could
 )
-
-// Severities lists them, the worst first.
-var Severities = []Severity{Error, Warning, Hint}
 
 // Finding is one thing that is wrong or missing.
 type Finding struct {
@@ -52,14 +49,6 @@ type texts struct{ what, evidence, advice, command string }
 // rules are in the order of importance: what keeps a daemon from running, a device from opening, an
 // interface from working, a peer from answering; then what only some traffic needs; then hints.
 var rules = slices.Concat(startRules, deviceRules, peerRules, warnings, hints)
-
-// IDs returns the IDs of all findings, the most important one first.
-func IDs() (ids []string) {
-	for _, r := range rules {
-		ids = append(ids, r.id)
-	}
-	return ids
-}
 
 // Diagnose returns what is wrong, the most important finding first.
 func Diagnose(f *Facts) []Finding {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -323,26 +324,36 @@ func TestDiagnose(t *testing.T) {
 			}
 		})
 	}
-	for _, id := range IDs() {
+	for _, id := range ids() {
 		if !seen[id] {
 			t.Errorf("no case finds %s", id)
 		}
 	}
 }
 
+var severities = []Severity{Error, Warning, Hint}
+
+// ids returns the IDs of all findings, in the order of the rules.
+func ids() (all []string) {
+	for _, r := range rules {
+		all = append(all, r.id)
+	}
+	return all
+}
+
 // Errors come before warnings, and these before hints. A cause comes before what it explains, since
 // rules look only at what was found before them.
 func TestOrderOfRules(t *testing.T) {
 	for i, r := range rules {
-		if i > 0 && slices.Index(Severities, r.severity) < slices.Index(Severities, rules[i-1].severity) {
+		if i > 0 && slices.Index(severities, r.severity) < slices.Index(severities, rules[i-1].severity) {
 			t.Errorf("%s, %s, comes after %s, %s", r.id, r.severity, rules[i-1].id, rules[i-1].severity)
 		}
 		for _, cause := range r.because {
-			if j := slices.Index(IDs(), cause); j < 0 || j >= i {
+			if j := slices.Index(ids(), cause); j < 0 || j >= i {
 				t.Errorf("%s: its cause %s is at %d, itself at %d", r.id, cause, j, i)
 			}
 		}
-		if slices.Index(IDs(), r.id) != i {
+		if slices.Index(ids(), r.id) != i {
 			t.Errorf("%s occurs twice", r.id)
 		}
 	}
@@ -377,4 +388,34 @@ func FuzzDiagnose(f *testing.F) {
 			}
 		}
 	})
+}
+
+// docs/doctor.schema.json has all IDs and severities, in their order.
+func TestSchemaHasAllFindings(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/doctor.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Findings struct {
+				Items struct {
+					Properties struct {
+						ID       struct{ Enum []string }
+						Severity struct{ Enum []Severity }
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	p := schema.Properties.Findings.Items.Properties
+	if !slices.Equal(p.ID.Enum, ids()) {
+		t.Errorf("the schema has %q, the rules %q", p.ID.Enum, ids())
+	}
+	if !slices.Equal(p.Severity.Enum, severities) {
+		t.Errorf("severities %q, want %q", p.Severity.Enum, severities)
+	}
 }

@@ -27,14 +27,14 @@ func TestAllocations(t *testing.T) {
 			"receive": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
 				_ = new(roce.UDSend).Parse(good.datagram)
-				roce.Verify(&p, false, good.datagram)
+				new(roce.Verifier).Verify(&p, false, good.datagram)
 				roce.PutGRH(area, &p, 0, 64, len(good.datagram))
 				_, _, _ = hca.ParseGRH(area, hca.NetworkUnknown)
 			},
 			"damaged": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
 				_ = new(roce.UDSend).Parse(bad.datagram[:9])
-				roce.Verify(&p, false, bad.datagram)
+				new(roce.Verifier).Verify(&p, false, bad.datagram)
 				roce.SourceBehindNAT(&p, bad.datagram)
 				_, _, _ = hca.ParseGRH(area[1:], hca.NetworkUnknown)
 			},

@@ -45,7 +45,7 @@ func BenchmarkSealer(b *testing.B) {
 func BenchmarkVerify(b *testing.B) {
 	benchFrames(b, func(b *testing.B, f frame) {
 		for b.Loop() {
-			roce.Verify(&f.path, true, f.datagram)
+			new(roce.Verifier).Verify(&f.path, true, f.datagram)
 		}
 	})
 }
@@ -57,7 +57,7 @@ func BenchmarkVerifySolved(b *testing.B) {
 		end := len(f.datagram) - roce.ICRCLen
 		roce.PutICRC(f.datagram[end:], roce.ICRC(&path, f.datagram[:end]))
 		for b.Loop() {
-			roce.Verify(&f.path, false, f.datagram)
+			new(roce.Verifier).Verify(&f.path, false, f.datagram)
 		}
 	})
 }

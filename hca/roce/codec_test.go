@@ -203,7 +203,7 @@ func TestTruncatedRealFrames(t *testing.T) {
 				n >= roce.HeaderLen+roce.ICRCLen && n%4 != 0 && !errors.Is(err, roce.ErrPad):
 				t.Errorf("frame %d cut to %d: %v", i, n, err)
 			}
-			if m := roce.Verify(&f.path, true, d); m != roce.NoMatch {
+			if m := new(roce.Verifier).Verify(&f.path, true, d); m != roce.NoMatch {
 				t.Errorf("frame %d cut to %d: %v", i, n, m)
 			}
 		}
@@ -267,7 +267,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil || p.BTH != bth || p.DETH != deth || !bytes.Equal(p.Payload, payload) {
 			t.Fatalf("parsed %+v, %v, want what was put", p, err)
 		}
-		if m := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+		if m := new(roce.Verifier).Verify(&path, true, d); m != roce.MatchKnownID {
 			t.Fatal(m)
 		}
 	})

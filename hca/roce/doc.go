@@ -27,7 +27,7 @@
 // A UDP socket does not report the IPv4 identification. The CRC is linear over
 // GF(2): the difference between the received ICRC and the one computed with
 // identification 0 is the contribution of the identification, the polynomial
-// id·x^n modulo the generator, where n follows from the length. [Verify] divides
+// id·x^n modulo the generator, where n follows from the length. [Verifier.Verify] divides
 // the difference by x^n. For an undamaged datagram the result is 16 bits of
 // identification and 16 zero bits. A damaged datagram passes with probability
 // 2^-16, compared with 2^-32 if the identification is known, and 64 in 2^32 for

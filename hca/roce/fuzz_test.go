@@ -57,24 +57,24 @@ func FuzzVerify(f *testing.F) {
 	addFrames(f)
 	f.Fuzz(func(t *testing.T, d []byte) {
 		path := path4
-		if roce.Verify(&path, false, d) != roce.NoMatch {
-			if m := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+		if new(roce.Verifier).Verify(&path, false, d) != roce.NoMatch {
+			if m := new(roce.Verifier).Verify(&path, true, d); m != roce.MatchKnownID {
 				t.Fatalf("id %#x, found, gives %v", path.ID, m)
 			}
 			path.ID++
-			if m := roce.Verify(&path, true, d); m != roce.NoMatch {
+			if m := new(roce.Verifier).Verify(&path, true, d); m != roce.NoMatch {
 				t.Fatalf("id %#x gives %v too", path.ID, m)
 			}
 		}
 		path = path4
 		if src, ok := roce.SourceBehindNAT(&path, d); ok {
 			path.Src = src
-			if m := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+			if m := new(roce.Verifier).Verify(&path, true, d); m != roce.MatchKnownID {
 				t.Fatalf("source %v, found, gives %v", src, m)
 			}
 		}
 		path = path6
-		if m := roce.Verify(&path, false, d); m > roce.MatchKnownID {
+		if m := new(roce.Verifier).Verify(&path, false, d); m > roce.MatchKnownID {
 			t.Fatalf("IPv6 gives %v without a known identification", m)
 		}
 	})

@@ -29,7 +29,7 @@ type UDSend struct {
 	Payload []byte // without padding
 }
 
-// Parse reads a datagram. It does not check the ICRC; see [Verify]. Payload aliases
+// Parse reads a datagram. It does not check the ICRC; see [Verifier.Verify]. Payload aliases
 // datagram, and its capacity equals its length. Errors, after which u is undefined:
 // ErrShort, ErrVersion, ErrImmediate, ErrOpcode, ErrPad, checked in this order.
 func (u *UDSend) Parse(datagram []byte) error {

@@ -35,17 +35,9 @@ const (
 	lowIDBits = 6
 )
 
-// Verify checks the ICRC of a datagram that arrived along p. If the IPv4 identification is not
-// known, Verify sets p.ID to the identification with which the ICRC matches, or to 0. A
-// datagram of an impossible length does not match. The datagram should not lie on the stack, see
-// [ICRC].
-func Verify(p *Path, idKnown bool, datagram []byte) Match {
-	return new(Verifier).Verify(p, idKnown, datagram)
-}
-
-// Verifier checks the ICRCs of datagrams. It remembers the path, the length and the expected
-// identification of a train, in which each identification is one above the previous one. The
-// zero value is ready to use.
+// Verifier checks the ICRCs of datagrams. To be faster, it remembers the path, the length and the
+// expected identification of a train, in which each identification is one above the previous one.
+// The zero value is ready to use.
 type Verifier struct {
 	start start
 
@@ -55,7 +47,10 @@ type Verifier struct {
 	effect [lowIDBits]uint32
 }
 
-// Verify returns the same as the function Verify.
+// Verify checks the ICRC of a datagram that arrived along p. If the IPv4 identification is not
+// known, Verify sets p.ID to the identification with which the ICRC matches, or to 0. A
+// datagram of an impossible length does not match. The datagram should not lie on the stack, see
+// [ICRC].
 func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (match Match) {
 	if !idKnown {
 		p.ID = 0
@@ -128,7 +123,7 @@ func solveID(diff uint32, n int) (Match, uint16) {
 // address exists for every datagram with a wrong ICRC, so a single answer proves
 // nothing; two damaged datagrams yield the same address with probability 2^-32.
 // SourceBehindNAT returns false if the ICRC is correct, for IPv6, and for lengths that
-// [Verify] refuses.
+// [Verifier.Verify] refuses.
 func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	diff, ok := new(start).mismatch(p, datagram)
 	if !ok || diff == 0 || !p.is4() {

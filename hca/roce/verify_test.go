@@ -16,7 +16,7 @@ func TestVerifyRealFrames(t *testing.T) {
 	}
 	for i, f := range frames {
 		known := f.path
-		if m := roce.Verify(&known, true, f.datagram); m != roce.MatchKnownID || known != f.path {
+		if m := new(roce.Verifier).Verify(&known, true, f.datagram); m != roce.MatchKnownID || known != f.path {
 			t.Errorf("frame %d, id known: %v, path %v of %v", i, m, known, f.path)
 		}
 		want := roce.MatchSolved
@@ -27,7 +27,7 @@ func TestVerifyRealFrames(t *testing.T) {
 		}
 		blind := f.path
 		blind.ID = 0xbeef
-		if m := roce.Verify(&blind, false, f.datagram); m != want || blind != f.path {
+		if m := new(roce.Verifier).Verify(&blind, false, f.datagram); m != want || blind != f.path {
 			t.Errorf("frame %d, id unknown: %v, path %v; want %v, %v", i, m, blind, want, f.path)
 		}
 	}
@@ -46,7 +46,7 @@ func TestVerifySolvesEveryID(t *testing.T) {
 				want = roce.MatchLowID
 			}
 			blind := path4
-			if m := roce.Verify(&blind, false, f.datagram); m != want || blind.ID != f.path.ID {
+			if m := new(roce.Verifier).Verify(&blind, false, f.datagram); m != want || blind.ID != f.path.ID {
 				t.Fatalf("length %d: %v, id %#x; want %v, %#x", n, m, blind.ID, want, id)
 			}
 		}
@@ -56,7 +56,7 @@ func TestVerifySolvesEveryID(t *testing.T) {
 func TestVerifyLengths(t *testing.T) {
 	for _, p := range []roce.Path{path4, path6} {
 		for _, n := range []int{0, 1, 4, 15, 65508, 70000} {
-			if m := roce.Verify(&p, false, make([]byte, n)); m != roce.NoMatch {
+			if m := new(roce.Verifier).Verify(&p, false, make([]byte, n)); m != roce.NoMatch {
 				t.Errorf("%d bytes from %v: %v, want no match", n, p.Src, m)
 			}
 		}
@@ -72,7 +72,7 @@ func TestVerifyEnds(t *testing.T) {
 		end := n - roce.ICRCLen
 		roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
 		blind := path4
-		if m := roce.Verify(&blind, false, d); m != roce.MatchSolved || blind.ID != path.ID {
+		if m := new(roce.Verifier).Verify(&blind, false, d); m != roce.MatchSolved || blind.ID != path.ID {
 			t.Errorf("%d bytes: %v, id %#x, want solved and %#x", n, m, blind.ID, path.ID)
 		}
 	}
@@ -82,7 +82,7 @@ func TestVerifyIgnoresWhatRoutersChange(t *testing.T) {
 	f := synthetic(newRand(2), path4, 100)
 	for v := range 256 {
 		f.datagram[4] = byte(v) // FECN, BECN, resv8a
-		if m := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
+		if m := new(roce.Verifier).Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
 			t.Fatalf("resv8a %#x: %v, want a match", v, m)
 		}
 	}
@@ -99,14 +99,14 @@ func TestVerifyCoversPath(t *testing.T) {
 		} {
 			p := f.path
 			change(&p)
-			if m := roce.Verify(&p, false, f.datagram); m != roce.NoMatch {
+			if m := new(roce.Verifier).Verify(&p, false, f.datagram); m != roce.NoMatch {
 				t.Errorf("%v, another %s: %v with id %#x", path.Src, name, m, p.ID)
 			}
 		}
 	}
 	f := synthetic(newRand(3), path4, 100)
 	f.path.ID++
-	if m := roce.Verify(&f.path, true, f.datagram); m != roce.NoMatch {
+	if m := new(roce.Verifier).Verify(&f.path, true, f.datagram); m != roce.NoMatch {
 		t.Errorf("another id: %v, want no match", m)
 	}
 }
@@ -117,7 +117,7 @@ func TestVerifyIgnoresZone(t *testing.T) {
 	path.Src, path.Dst = netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
 	f := synthetic(newRand(4), path, 64)
 	f.path.Src, f.path.Dst = f.path.Src.WithZone("eth0"), f.path.Dst.WithZone("eth0")
-	if m := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
+	if m := new(roce.Verifier).Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
 		t.Error(m)
 	}
 }
@@ -125,7 +125,7 @@ func TestVerifyIgnoresZone(t *testing.T) {
 func TestVerifyTotal(t *testing.T) {
 	mixed := roce.Path{Src: path4.Src, Dst: path6.Dst}
 	for _, p := range []*roce.Path{{}, &mixed} {
-		if m := roce.Verify(p, false, make([]byte, 64)); m != roce.NoMatch {
+		if m := new(roce.Verifier).Verify(p, false, make([]byte, 64)); m != roce.NoMatch {
 			t.Errorf("%v: %v, want no match", p, m)
 		}
 	}
@@ -221,7 +221,7 @@ func TestVerifier(t *testing.T) {
 			}
 			known, got, want := rapid.Bool().Draw(t, "known"), p, p
 			match := v.Verify(&got, known, d)
-			if wantMatch := roce.Verify(&want, known, d); match != wantMatch || got != want {
+			if wantMatch := new(roce.Verifier).Verify(&want, known, d); match != wantMatch || got != want {
 				t.Fatalf("identification %d: %v, %v, want %v, %v", p.ID, match, got, wantMatch, want)
 			}
 		}

@@ -66,7 +66,7 @@ func TestLoweredLimitsLoseNothing(t *testing.T) {
 			p := roce.Path{Src: c.Packet.Src, Dst: c.Packet.Dst, SrcPort: c.Packet.SrcPort, ID: c.Packet.ID}
 			var u roce.UDSend
 			err := u.Parse(c.Packet.Data)
-			if m := roce.Verify(&p, true, c.Packet.Data); m != roce.MatchKnownID || err != nil || c.Packet.ID != 0 {
+			if m := new(roce.Verifier).Verify(&p, true, c.Packet.Data); m != roce.MatchKnownID || err != nil || c.Packet.ID != 0 {
 				t.Errorf("datagram %d with identification %d: ICRC %v, %v", len(psns), c.Packet.ID, m, err)
 			}
 			psns = append(psns, u.PSN)

@@ -49,7 +49,7 @@ func segmentsOnTheWire(t *testing.T, nsA, nsB *nstest.Namespace, addr func(int) 
 	ids := map[uint16]int{}
 	for n := range segs + small {
 		p, datagram := readRoCE(t, fd, is4)
-		if m := roce.Verify(&p, true, datagram); m != roce.MatchKnownID {
+		if m := new(roce.Verifier).Verify(&p, true, datagram); m != roce.MatchKnownID {
 			t.Errorf("datagram %d of %d bytes with identification %d: ICRC %v", n, len(datagram), p.ID, m)
 		}
 		if err := new(roce.UDSend).Parse(datagram); err != nil {

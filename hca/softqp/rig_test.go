@@ -199,7 +199,7 @@ func parseTrain(t testing.TB, env *Env, d *Train) (out []roce.UDSend) {
 	for k := range d.Segs {
 		n := min(d.SegSize, len(b))
 		p := roce.Path{Src: d.Src, Dst: d.Dst, SrcPort: env.SrcPort, ID: uint16(k)}
-		if m := roce.Verify(&p, true, b[:n]); m != roce.MatchKnownID {
+		if m := new(roce.Verifier).Verify(&p, true, b[:n]); m != roce.MatchKnownID {
 			t.Fatalf("ICRC of datagram %d of %d, %x: %v, want a match", k, d.Segs, b[:n], m)
 		}
 		var u roce.UDSend

@@ -117,7 +117,7 @@ func (s *siege) uncuttable() []byte {
 		b := p.encode(path)
 		right := false
 		for n := range maxCut + 1 {
-			match := roce.Verify(&path, false, b[:n])
+			match := new(roce.Verifier).Verify(&path, false, b[:n])
 			right = right || match != roce.NoMatch
 		}
 		if !right {

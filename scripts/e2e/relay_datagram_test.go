@@ -73,7 +73,7 @@ func (d datagram) message() []byte {
 
 // intact reports whether the ICRC is correct.
 func (d datagram) intact() bool {
-	match := roce.Verify(&d.path, true, d.roce)
+	match := new(roce.Verifier).Verify(&d.path, true, d.roce)
 	return match != roce.NoMatch
 }
 

@@ -32,7 +32,7 @@ func newDatagram(tb testing.TB, frame []byte) datagram {
 	if err := send.Parse(data); err != nil {
 		tb.Fatalf("%v: % x", err, frame)
 	}
-	if match := roce.Verify(&path, true, data); match != roce.MatchKnownID {
+	if match := new(roce.Verifier).Verify(&path, true, data); match != roce.MatchKnownID {
 		tb.Errorf("the ICRC does not match: % x", frame)
 	}
 	send.PSN, send.Solicited, send.Migrated = 0, false, false

@@ -57,7 +57,7 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 		}
 		path, datagram := dissect(tb, data)
 		w[path.Src]++
-		if match := roce.Verify(&path, true, datagram); match != roce.MatchKnownID {
+		if match := new(roce.Verifier).Verify(&path, true, datagram); match != roce.MatchKnownID {
 			tb.Errorf("frame %d from %v: its ICRC does not match: % x", n, path.Src, data)
 		}
 		var send roce.UDSend

@@ -121,7 +121,7 @@ func checkRoCE(t testing.TB, p []byte) {
 	var u roce.UDSend
 	if err := u.Parse(udp[8:]); err != nil {
 		t.Errorf("%v: %x", err, udp[8:])
-	} else if match := roce.Verify(&path, true, udp[8:]); match != roce.MatchKnownID {
+	} else if match := new(roce.Verifier).Verify(&path, true, udp[8:]); match != roce.MatchKnownID {
 		t.Errorf("ICRC: %v", match)
 	}
 }

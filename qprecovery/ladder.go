@@ -23,7 +23,8 @@ const (
 	stallBound = 100 * time.Millisecond
 )
 
-// Ladder is the ladder of one interface. It must be used by one goroutine.
+// Ladder is the ladder of one interface. It must be used by one goroutine. The zero value is in state Idle,
+// with the device up.
 type Ladder struct {
 	state   State
 	why     Reason // for which the state was entered
@@ -108,10 +109,6 @@ type doubt struct {
 	eventless   bool          // events were lost before
 	eventlessAt time.Duration // when the CQs were rebuilt for that, on the same clock
 }
-
-// NewLadder returns the ladder of an interface, in state Idle and with its
-// device up.
-func NewLadder() *Ladder { return &Ladder{} }
 
 // State returns the current state.
 func (l *Ladder) State() State { return l.state }

@@ -83,7 +83,7 @@ func (p *player) line(line string) []string {
 	w := strings.Fields(line)
 	switch w[0] {
 	case "interface":
-		p.m = interfaceMachine{NewLadder()}
+		p.m = interfaceMachine{&Ladder{}}
 		return nil
 	case "device":
 		p.m, p.gen = newDevicePlayer(p, w[1:]), 1

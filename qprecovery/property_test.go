@@ -26,7 +26,7 @@ type watcher struct {
 	ended   int
 }
 
-func newWatcher() *watcher { return &watcher{l: NewLadder(), now: epoch} }
+func newWatcher() *watcher { return &watcher{l: &Ladder{}, now: epoch} }
 
 // do applies an event and returns an error if the step violates an invariant.
 func (w *watcher) do(ev Event) error {

@@ -51,7 +51,7 @@ func TestR06EachRungRuns(t *testing.T) {
 		}
 	}
 	for s := range numState {
-		l := NewLadder()
+		l := &Ladder{}
 		if s == Detached {
 			l.device = ViewDown // else it continues at once
 		}
@@ -175,7 +175,7 @@ func TestR29Bounds(t *testing.T) {
 
 // TestR03Request: the first failed request of a recovery is kept, as a copy.
 func TestR03Request(t *testing.T) {
-	l := NewLadder()
+	l := &Ladder{}
 	l.Step(epoch, Attached{1}, nil)
 	req := &Request{SGList: []hca.SGE{{Length: 1, LKey: 2}}}
 	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
@@ -221,7 +221,7 @@ func TestR22ReportsAreBounded(t *testing.T) {
 
 // TestR09CarrierBound: the carrier goes down exactly after the bound.
 func TestR09CarrierBound(t *testing.T) {
-	l := NewLadder()
+	l := &Ladder{}
 	l.Step(epoch, Attached{1}, nil)
 	l.Step(epoch, Fault{Gen: 1, Class: ClassDeviceError}, nil)
 	early, late := l.Step(epoch.Add(CarrierBound-1), Tick{}, nil), l.Step(epoch.Add(CarrierBound), Tick{}, nil)

@@ -65,7 +65,7 @@ func TestR13ResetThatIsOverBeforeTheInterfaceLooks(t *testing.T) {
 		}
 		a.dev = device.New(cfg)
 		a.iface = newIface(a.t, a.tap, a.dev, testConfig())
-		late := &lateLadder{Ladder: qprecovery.NewLadder(), f: a.iface}
+		late := &lateLadder{Ladder: &qprecovery.Ladder{}, f: a.iface}
 		a.iface.rec.ladder = late
 		a.start()
 		b := newHost(t, fabric, 2)

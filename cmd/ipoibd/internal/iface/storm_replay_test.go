@@ -24,7 +24,7 @@ type step struct {
 
 // recordLadder makes an interface that is not running yet use a recorder.
 func recordLadder(f *Iface) *recorder {
-	r := &recorder{Ladder: qprecovery.NewLadder()}
+	r := &recorder{Ladder: &qprecovery.Ladder{}}
 	f.rec.ladder = r
 	return r
 }
@@ -40,7 +40,7 @@ func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Act
 // they depend only on the events and their times.
 func (r *recorder) replay(t *testing.T) {
 	t.Helper()
-	fresh := qprecovery.NewLadder()
+	fresh := &qprecovery.Ladder{}
 	for i, s := range r.steps {
 		if got := fresh.Step(s.at, s.event, nil); !slices.EqualFunc(got, s.actions, equal) {
 			t.Errorf("step %d, %T %+v: %+v, was %+v", i, s.event, s.event, got, s.actions)

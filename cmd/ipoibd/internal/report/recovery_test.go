@@ -21,7 +21,7 @@ type ladder struct {
 }
 
 func newLadder() *ladder {
-	l := &ladder{qprecovery.NewLadder(), time.Unix(1e9, 0).UTC()}
+	l := &ladder{&qprecovery.Ladder{}, time.Unix(1e9, 0).UTC()}
 	l.step(0, qprecovery.Attached{Gen: 1})
 	return l
 }

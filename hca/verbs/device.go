@@ -31,7 +31,7 @@ var _ hca.Device = (*Device)(nil)
 
 // Open opens the kernel's device with this name, such as "mlx5_0" or "rxe0". It may block.
 // It returns [hca.ErrNoDevice] if there is no such device, if libibverbs is not installed,
-// and in a build without cgo.
+// and in a build without cgo. PCIAddr and Parent of its attributes are empty: package rdma knows them.
 func Open(name string) (hca.Device, error) {
 	if err := load(); err != nil {
 		return nil, refused(verbOpen, name, err)
@@ -72,8 +72,7 @@ func (d *Device) inquire(name string) (err error) {
 	if err := failed("query_device", name, errno(C.shim_query_device(d.ctx, &a))); err != nil {
 		return err
 	}
-	d.attr = deviceAttr(name, &a)
-	d.attr.PCIAddr, d.fillsCsum = pciAddr(name), fillsCsum(&a)
+	d.attr, d.fillsCsum = deviceAttr(name, &a), fillsCsum(&a)
 	for port := range d.attr.Ports {
 		p, err := d.portAttr(port + 1)
 		if err != nil {

@@ -82,17 +82,6 @@ func readPKeys(device fs.FS, port uint8, n int) ([]hca.PKey, error) {
 	return keys, nil
 }
 
-// pciAddr returns the PCI address of a device, or "" if it is on another bus.
-func pciAddr(name string) string {
-	device := path.Join(sysClass, name, "device")
-	bus, err := os.Readlink(path.Join(device, "subsystem"))
-	if err != nil || path.Base(bus) != "pci" {
-		return ""
-	}
-	addr, _ := os.Readlink(device)
-	return path.Base(addr)
-}
-
 // portCounters reads the counters of a device's ports: InfiniBand's, and the driver's
 // own, including its drops. It skips files that do not contain a number.
 func portCounters(device fs.FS) (out []hca.Counter) {

@@ -117,9 +117,3 @@ func TestOpenSysfsOfNothing(t *testing.T) {
 		t.Errorf("sysfs of a missing device: %v, want ErrNoDevice", err)
 	}
 }
-
-func TestPCIAddrOfNothing(t *testing.T) {
-	if got := pciAddr("no-such-device"); got != "" {
-		t.Errorf("PCI address of a missing device: %q, want none", got)
-	}
-}

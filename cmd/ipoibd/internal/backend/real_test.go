@@ -83,14 +83,14 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 	}
 }
 
-func (k *fakeKernel) kernel() kernel {
+func (k *fakeKernel) kernel() kernelPart {
 	k.function.resets = func(what string) {
 		k.noteReset(what)
 		if k.below {
 			k.set(nil)
 		}
 	}
-	return kernel{
+	return kernelPart{
 		list:      k.list,
 		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
 		processes: k.processesOf,

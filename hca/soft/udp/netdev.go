@@ -148,12 +148,7 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	go func() {
 		defer close(changed)
 		defer events.Close()
-		events.Follow(ctx, func([]byte) bool { return true }, func() {
-			select {
-			case changed <- struct{}{}:
-			default: // the last one has not been received yet
-			}
-		})
+		events.Follow(ctx, func([]byte) bool { return true }, func() { kernel.Notify(changed) })
 	}()
 	return changed, nil
 }

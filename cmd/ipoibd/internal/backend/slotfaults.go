@@ -8,6 +8,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 )
 
@@ -90,7 +91,7 @@ func (f *Faulty) Reset(ctx context.Context) error {
 	if err == nil && f.reindexes { // as if the HCA had been removed and added
 		f.reindexes = false
 		f.shift++
-		f.hint()
+		kernel.Notify(f.changed)
 	}
 	return err
 }
@@ -121,14 +122,6 @@ func (f *Faulty) end(open *faults.Device) {
 	}
 }
 
-// hint makes [Slot.Watch] read the list again. It never blocks.
-func (f *Faulty) hint() {
-	select {
-	case f.changed <- struct{}{}:
-	default: // the last hint has not been received yet
-	}
-}
-
 // ErrNotPulledOut means that the slot is not empty.
 var ErrNotPulledOut = errors.New("nothing is unplugged; run 'ipoibd fault unplug' first")
 
@@ -141,7 +134,7 @@ func (f *Faulty) Plug(p Plugged) error {
 		return ErrNotPulledOut
 	}
 	f.plugged = p
-	f.hint()
+	kernel.Notify(f.changed)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
@@ -53,7 +54,7 @@ func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
 	l := &lane{tap: tap, detector: freeze.New()}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
-			signal(to.stirred)
+			kernel.Notify(to.stirred)
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{

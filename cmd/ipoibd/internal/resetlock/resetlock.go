@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery/reset"
 )
 
@@ -95,10 +96,7 @@ func (l *Locks) follow() {
 		if _, err := l.files.changes.Read(buf); err != nil {
 			return // closed, or there is no watch: then the machine looks once a second
 		}
-		select {
-		case l.changes <- struct{}{}:
-		default: // the last change was not looked at yet
-		}
+		kernel.Notify(l.changes)
 	}
 }
 

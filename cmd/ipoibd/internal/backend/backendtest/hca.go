@@ -15,6 +15,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 )
 
@@ -60,7 +61,7 @@ func (h *HCA) Plug(guid hca.GUID) {
 	if h.guid != guid {
 		h.guid = guid
 		h.index++
-		h.hint()
+		kernel.Notify(h.changed)
 	}
 }
 
@@ -71,14 +72,7 @@ func (h *HCA) Unplug() {
 	if h.guid != (hca.GUID{}) {
 		h.guid = hca.GUID{}
 		h.instances[len(h.instances)-1].Port.Remove()
-		h.hint()
-	}
-}
-
-func (h *HCA) hint() {
-	select {
-	case h.changed <- struct{}{}:
-	default: // the last hint has not been received yet
+		kernel.Notify(h.changed)
 	}
 }
 

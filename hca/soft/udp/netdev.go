@@ -30,17 +30,18 @@ func DefaultNetdev() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("list the netdevs: %w", err)
 	}
-	routes, err := listRoutes(handle)
+	defaults, err := defaultRoutes(handle)
 	if err != nil {
 		return "", err
 	}
-	return chooseNetdev(links, routes)
+	return chooseNetdev(links, defaults)
 }
 
-// listRoutes returns the routes of IPv4, then of IPv6.
-func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
+// defaultRoutes returns the default routes of IPv4, then those of IPv6: the unicast routes of the main table
+// without a destination.
+func defaultRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		r, err := handle.RouteList(nil, family)
+		r, err := handle.RouteListFiltered(family, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
 		if err != nil {
 			return nil, fmt.Errorf("list the routes: %w", err)
 		}
@@ -49,9 +50,9 @@ func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	return routes, nil
 }
 
-func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) {
+func chooseNetdev(links []netlink.Link, defaults []netlink.Route) (string, error) {
 	candidates := slices.DeleteFunc(slices.Clone(links), unsuitable)
-	if link := routed(candidates, routes); link != nil {
+	if link := routed(candidates, defaults); link != nil {
 		return link.Attrs().Name, nil
 	}
 	switch len(candidates) {
@@ -76,10 +77,9 @@ func unsuitable(link netlink.Link) bool {
 
 // routed returns the candidate that the best default route leads to, or nil if no default
 // route leads to one.
-func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
-	defaults := slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return !isDefault(r) })
-	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { // IPv4 first: AF_INET < AF_INET6
-		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Priority, b.Priority))
+func routed(candidates []netlink.Link, defaults []netlink.Route) netlink.Link {
+	defaults = slices.SortedStableFunc(slices.Values(defaults), func(a, b netlink.Route) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Priority, b.Priority)) // AF_INET < AF_INET6
 	})
 	for _, r := range defaults {
 		i := slices.IndexFunc(candidates, func(l netlink.Link) bool {
@@ -91,17 +91,6 @@ func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
 		}
 	}
 	return nil
-}
-
-func isDefault(r netlink.Route) bool {
-	if r.Type != unix.RTN_UNICAST {
-		return false
-	}
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0 && r.Dst.IP.IsUnspecified()
 }
 
 func names(links []netlink.Link) string {

@@ -22,14 +22,25 @@ func TestDefaultNetdev(t *testing.T) {
 	nstest.Veth(t, a, "one", b, "one", 1500)
 	checkDefault(t, a, "one")
 	nstest.Veth(t, a, "two", b, "two", 1500)
+	for _, other := range []string{
+		"10.0.0.0/8 dev one", "0.0.0.0/1 dev one", "multicast default dev one metric 1", "::/1 dev one", "default dev one table 100",
+	} {
+		a.Run("ip", append([]string{"route", "add"}, strings.Fields(other)...)...)
+	}
 	a.Do(func() {
 		if name, err := udp.DefaultNetdev(); err == nil || !strings.Contains(err.Error(), "one, two") {
 			t.Errorf("DefaultNetdev = %q, %v, want both candidates named", name, err)
 		}
 	})
 	addr(t, a, "two", "10.0.0.1/24")
-	a.Run("ip", "route", "add", "default", "via", "10.0.0.9")
+	a.Run("ip", "route", "add", "default", "via", "10.0.0.9", "metric", "2")
 	checkDefault(t, a, "two")
+	a.Run("ip", "route", "del", "default", "via", "10.0.0.9")
+	a.Run("ip", "route", "add", "default", "metric", "9", "nexthop", "via", "10.0.0.9", "nexthop", "via", "10.0.0.8")
+	checkDefault(t, a, "two")
+	a.Run("ip", "route", "del", "default", "metric", "9")
+	a.Run("ip", "-6", "route", "add", "default", "dev", "one")
+	checkDefault(t, a, "one")
 }
 
 func checkDefault(t *testing.T, ns *nstest.Namespace, want string) {

@@ -175,10 +175,10 @@ func (h *host) waitReaches(other *host) time.Duration {
 	return time.Since(start)
 }
 
-// describe returns the state of a host in readable form, with the counters of its kernel that are
+// describe returns the state of a host in readable form, with its counters and those of its kernel that are
 // not 0, drops among them.
 func (h *host) describe() string {
-	status, _ := h.daemon.command("status").CombinedOutput()
+	status, _ := h.daemon.command("status", "-v").CombinedOutput()
 	return fmt.Sprintf("host %d:\n%s\n%s\n%s", h.number, status, h.Run("ip", "neigh"), h.Run("nstat", "--ignore", "--noupdate"))
 }
 

@@ -192,7 +192,7 @@ func TestReloadUnderTraffic(t *testing.T) {
 		}
 		t.Logf("host %d to host %d: %d datagrams, %d lost", f.from.number, f.to.number, len(sizes), lost)
 		if lost > 0 {
-			t.Errorf("%d datagrams lost; counters of host 0: %v, of host 1: %v", lost, a.named(ifName).Counters, b.iface().Counters)
+			t.Errorf("%d datagrams lost\n%s\n%s", lost, a.describe(), b.describe())
 		}
 	}
 	monitor.requireKept(t)

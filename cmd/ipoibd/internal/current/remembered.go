@@ -116,7 +116,7 @@ type asked struct {
 	Netns string `json:"netns"`
 }
 
-// ask reads a request. What is no text is "".
+// ask reads a request. Fields that are missing or no text are "".
 func ask(request json.RawMessage) (a asked) {
 	_ = json.Unmarshal(request, &a)
 	return a

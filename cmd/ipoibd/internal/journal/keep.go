@@ -67,8 +67,8 @@ func (j *Journal) create(path string) (*os.File, error) {
 	return kernel.Replace(path, func(f *os.File) error { return writeLines(f, j.Since(0)) })
 }
 
-// keep writes the journal to a file, and then each new entry, until ctx ends. Then it closes the file. It opens none, since a reset may be under way (R17), and it
-// blocks for as long as the file system does, which never delays Add.
+// keep writes the journal to a file, and then each new entry, until ctx ends. Then it closes the file. It opens none,
+// since a reset may be under way (R17), and it blocks for as long as the file system does, which never delays Add.
 func (j *Journal) keep(ctx context.Context, f *os.File) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	for last, lines := uint64(0), maxLines; ; {

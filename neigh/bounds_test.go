@@ -141,26 +141,35 @@ func TestHeardPeersGoSooner(t *testing.T) {
 	}
 }
 
-// TestPeersWithoutAddressGoSooner: a used peer is kept for a long time, but not
-// if its addresses have moved elsewhere.
+// TestPeersWithoutAddressGoSooner: a used peer is kept for a long time, but not if its addresses have moved
+// to another interface of its host: then it goes at once, or if it still sends data, as a heard one.
 func TestPeersWithoutAddressGoSooner(t *testing.T) {
-	b := attachedBench(t, Config{})
-	other := endpoint{peerB.gid, peerB.qpn + 1}
-	b.meet(peerB, ipB)
-	b.meet(other, ipC)
-	for _, e := range []endpoint{peerB, other} {
-		b.ready(b.step(hostARP(ownMAC, b.macOf(e), ipoib.ARPReply, ipA, ipB)))
-		b.advance(latePause)
-		b.snap.Unicast(b.macOf(e))
-	}
-	b.meet(other, ipB)
-	b.advance(sweepInterval)
-	if s := b.table.Stats(); s.Used != 2 {
-		t.Fatalf("%+v, want two used peers", s)
-	}
-	b.advance(heardIdle + sweepInterval)
-	if b.table.peers.live.byEndpoint[peerB] != nil || b.table.peers.live.byEndpoint[other] == nil {
-		t.Errorf("peers %v, want only %v", b.table.Peers(), other)
+	for _, sends := range []bool{false, true} {
+		b := attachedBench(t, Config{})
+		other := endpoint{peerB.gid, peerB.qpn + 1}
+		b.meet(peerB, ipB)
+		b.meet(other, ipC)
+		for _, e := range []endpoint{peerB, other} {
+			b.ready(b.step(hostARP(ownMAC, b.macOf(e), ipoib.ARPReply, ipA, ipB)))
+			b.advance(latePause)
+			b.snap.Unicast(b.macOf(e))
+		}
+		b.advance(markInterval)
+		if s := b.table.Stats(); s.Used != 2 {
+			t.Fatalf("%+v, want two used peers", s)
+		}
+		b.meet(other, ipB)
+		if sends {
+			b.snap.PeerMAC(peerB.gid, peerB.qpn)
+		}
+		b.advance(orphanLimit)
+		if stays := b.table.peers.live.byEndpoint[peerB] != nil; stays != sends {
+			t.Errorf("sends: %t, stays: %t", sends, stays)
+		}
+		b.advance(heardIdle + sweepInterval)
+		if b.table.peers.live.byEndpoint[peerB] != nil || b.table.peers.live.byEndpoint[other] == nil {
+			t.Errorf("peers %v, want only %v", b.table.Peers(), other)
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ const (
 	// before the table requests its addresses: longer than any round trip on a
 	// fabric.
 	silenceLimit = time.Second
+	// orphanLimit is how long a peer without addresses may be silent once another QPN of its GID
+	// has claimed the last one.
+	orphanLimit = 250 * time.Millisecond
 	// askPause is the pause after the first requests for a silent peer; it doubles
 	// each time, up to maxAskPause. So a one-way flow costs one round of requests per
 	// maxAskPause.

@@ -45,6 +45,7 @@ type peer struct {
 	kept      queue     // messages
 	corrected time.Time // time of the last correction sent to the host
 	silence   silence
+	orphan    alarm[*peer] // see removeOrphans
 	shown     shown
 }
 

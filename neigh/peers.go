@@ -19,6 +19,7 @@ type peers struct {
 	live    entries
 	past    entries // removed peers; see remember
 	returns rate    // of moved peers that were published at once
+	orphans alarms[*peer]
 	hints   hints
 	ready   []*peer // restored peers whose handles are requested with the next Attached
 }
@@ -57,8 +58,23 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 		// it has moved away.
 		s.host.ips.unlearn(ip)
 		s.live.bind(ip, p)
+		if owner.isAt(e.gid) && len(owner.ips) == 0 {
+			owner.heard.mark.Store(false) // from now on
+			s.orphans.set(&owner.orphan, owner, s.step.now.Add(orphanLimit))
+		}
 	}
 	return p
+}
+
+// removeOrphans removes the peers that have lost their last address to another QPN of their GID, unless they
+// were heard since. They were probably restarted, and their successor may have an address that it has not
+// claimed yet. What the host sends to that, at their MAC, is resolved once they are gone.
+func (s *peers) removeOrphans() {
+	for p, ok := s.orphans.due(s.step.now); ok; p, ok = s.orphans.due(s.step.now) {
+		if len(p.ips) == 0 && !p.heard.mark.Load() && s.step.now.Sub(p.heardAt) >= orphanLimit {
+			s.remove(p)
+		}
+	}
 }
 
 // isAt reports whether p is not nil and has this GID.

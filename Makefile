@@ -96,7 +96,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-arm64 test-kubernetes test-vm
 .PHONY: test
-test: deps-vm deps-docker ## every test, as root: what CI runs; about an hour
+test: deps-vm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine

@@ -44,7 +44,7 @@ func TestPauseThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(standInAfter / 10)
-	r.port.Inject(r.message(nil)) // nobody receives now; the stand-in would begin during the pause
+	r.port.Inject(r.message(nil)) // no goroutine receives now; the stand-in would begin during the pause
 	if err := r.dev.Pause(); !errors.Is(err, hca.ErrBusy) {
 		t.Fatalf("paused while a message waits for a receive: %v", err)
 	}
@@ -52,7 +52,7 @@ func TestPauseThatFails(t *testing.T) {
 	r.port.Inject(r.message(nil))
 	for end := time.Now().Add(10 * standInAfter); r.counted("rx_packets") < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody receives after the pause")
+			t.Fatal("no goroutine receives after the pause")
 		}
 	}
 	r.close()

@@ -102,6 +102,36 @@ func TestOneOfManyReplacesTheStaleSocket(t *testing.T) {
 	}
 }
 
+// A daemon starts although a former one left a lock file of another user, or one that others can read.
+func TestForeignLockFileIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	lock := filepath.Join(filepath.Dir(path), "c.lock")
+	for name, change := range map[string]func() error{
+		"others can read it": func() error { return os.Chmod(lock, 0o644) },
+		"another user's": func() error {
+			if os.Geteuid() != 0 { // only root can give a file away
+				return nil
+			}
+			return os.Chown(lock, 65534, 65534)
+		},
+	} {
+		if err := os.WriteFile(lock, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Listen(path, newFake().daemon())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	path := staleSocket(t)
 	s, err := Listen(path, newFake().daemon())

@@ -62,34 +62,50 @@ func Listen(path string, d Daemon) (*Server, error) {
 	return nil, fmt.Errorf("create control socket: %w: choose another path with --control", err)
 }
 
-// listen creates the socket with mode 0600. Of several daemons that start at the same time, the one with the lock
-// file does.
+// listen creates the socket with mode 0600.
 func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	name := strings.TrimSuffix(path, ".sock") + ".lock"
-	lock, err := kernel.OpenPrivate(unix.AT_FDCWD, name, unix.O_RDWR|unix.O_CREAT)
-	if errors.Is(err, fs.ErrPermission) { // of a former daemon with another user
-		if os.Remove(name) == nil {
-			lock, err = kernel.OpenPrivate(unix.AT_FDCWD, name, unix.O_RDWR|unix.O_CREAT)
-		}
-	}
+	lock, err := lockStart(path)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("%s: %w", path, ErrRunning)
-	} else if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	old := unix.Umask(0o177)
 	defer unix.Umask(old)
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+}
+
+// lockStart locks a file beside the socket, so that of several daemons that start at the same time only one replaces
+// a stale socket. The caller closes it. A file that belongs to a former daemon with another user is replaced.
+func lockStart(path string) (*os.File, error) {
+	name := strings.TrimSuffix(path, ".sock") + ".lock"
+	open := func() (*os.File, error) {
+		return kernel.OpenPrivate(unix.AT_FDCWD, name, unix.O_RDWR|unix.O_CREAT)
+	}
+	lock, err := open()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, kernel.ErrNotPrivate) {
+		if err = os.Remove(name); err == nil {
+			lock, err = open()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+		return lock, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = fmt.Errorf("%s: %w", path, ErrRunning)
+	default:
+		err = fmt.Errorf("lock %s: %w", name, err)
+	}
+	return nil, errors.Join(err, lock.Close())
 }
 
 // removeStale removes the socket of a daemon that was killed, on which no process listens.

@@ -59,7 +59,9 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 		s.host.ips.unlearn(ip)
 		s.live.bind(ip, p)
 		if owner.isAt(e.gid) && len(owner.ips) == 0 {
-			owner.heard.mark.Store(false) // from now on
+			if owner.heard.seen() { // before
+				s.silent.received(owner)
+			}
 			s.orphans.set(&owner.orphan, owner, s.step.now.Add(orphanLimit))
 		}
 	}

@@ -13,7 +13,7 @@ type bound struct {
 
 	mu    sync.Mutex
 	conns []net.Conn    // oldest first
-	empty chan struct{} // closed once no connection is left; nil: nobody waits
+	empty chan struct{} // closed once no connection is left; nil: no goroutine waits
 }
 
 // track is the ConnState of the server.

@@ -29,7 +29,7 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch RDMA devices: %w", err)
 	}
-	kernel.Notify(w.changed)
+	w.hint()
 	go w.run(ctx)
 	return w.changed, nil
 }
@@ -75,7 +75,7 @@ func (w *watcher) run(ctx context.Context) {
 	for _, s := range w.sources {
 		readers.Go(func() {
 			defer w.close()
-			s.Follow(ctx, s.counts, func() { kernel.Notify(w.changed) })
+			s.Follow(ctx, s.counts, w.hint)
 		})
 	}
 	readers.Wait()
@@ -91,4 +91,11 @@ func (w *watcher) close() {
 func (w *watcher) countsUevent(msg []byte) bool {
 	subsystem, ok := subsystemOf(msg)
 	return ok && slices.Contains(w.subsystems, subsystem)
+}
+
+func (w *watcher) hint() {
+	select {
+	case w.changed <- struct{}{}:
+	default: // the last hint has not been received yet
+	}
 }

@@ -141,15 +141,6 @@ func (s *Notifications) Follow(ctx context.Context, counts func(msg []byte) bool
 	}
 }
 
-// Notify puts a value into a channel of capacity 1, unless the last one has not been received yet or
-// the channel is nil. It never blocks.
-func Notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // fromKernel reports whether the kernel is the sender: its port and process ID are 0, which
 // no process can have (netlink_recvmsg, net/netlink/af_netlink.c).
 func fromKernel(from unix.Sockaddr, oob []byte) bool {

@@ -137,7 +137,12 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	go func() {
 		defer close(changed)
 		defer events.Close()
-		events.Follow(ctx, func([]byte) bool { return true }, func() { kernel.Notify(changed) })
+		events.Follow(ctx, func([]byte) bool { return true }, func() {
+			select {
+			case changed <- struct{}{}:
+			default: // the last one has not been received yet
+			}
+		})
 	}()
 	return changed, nil
 }

@@ -163,7 +163,12 @@ func (w *watcher) Present() bool { return w.here.Load() }
 func (w *watcher) mtu() int { return int(w.size.Load()) }
 
 // TooLong reports that a packet was too long, for the netdev or for its path.
-func (w *watcher) TooLong() { kernel.Notify(w.tooLong) }
+func (w *watcher) TooLong() {
+	select {
+	case w.tooLong <- struct{}{}:
+	default: // the last report has not been received yet
+	}
+}
 
 // HasAddr reports whether the netdev has a usable address.
 func (w *watcher) HasAddr(a netip.Addr) bool { return w.state.Has(a) }

@@ -79,7 +79,7 @@ func (p *pauses) Close() error {
 
 // reportPauses makes a device report the pause frames that its netdevs have received. A device whose
 // netdevs do not count them reports nothing.
-func (k kernelPart) reportPauses(dev hca.Device, d rdma.Device) hca.Device {
+func (k kernel) reportPauses(dev hca.Device, d rdma.Device) hca.Device {
 	read, end := k.pauses(d)
 	if read == nil {
 		return dev

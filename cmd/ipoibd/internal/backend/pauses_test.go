@@ -141,7 +141,7 @@ func TestR19OpeningBlocksNothingElse(t *testing.T) {
 // Without such counters there is no report, and a reading that fails changes nothing.
 func TestNoPausesWithoutCounters(t *testing.T) {
 	dev := &identified{}
-	if got := (kernelPart{pauses: func(rdma.Device) (func() (uint64, error), func() error) { return nil, nil }}).reportPauses(dev, rdma.Device{}); got != dev {
+	if got := (kernel{pauses: func(rdma.Device) (func() (uint64, error), func() error) { return nil, nil }}).reportPauses(dev, rdma.Device{}); got != dev {
 		t.Errorf("wrapped as %T", got)
 	}
 	fails := func() (uint64, error) { return 3, errors.New("no such device") }

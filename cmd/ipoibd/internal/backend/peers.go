@@ -17,7 +17,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
-	"ipoibd/link/kernel"
 )
 
 const (
@@ -91,7 +90,10 @@ func (l *peerList) Set(list []string) {
 	maps.DeleteFunc(l.known, func(name string, _ []netip.Addr) bool { return !slices.Contains(l.names, name) })
 	l.known[literals] = addrs
 	l.publish()
-	kernel.Notify(l.changed)
+	select {
+	case l.changed <- struct{}{}:
+	default: // Run has not seen the last change yet
+	}
 }
 
 // Addrs returns the addresses, sorted; the slice is shared and must not be

@@ -13,8 +13,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// kernelPart is the kernel's part of an HCA. Tests replace it.
-type kernelPart struct {
+// kernel is the kernel's part of an HCA. Tests replace it.
+type kernel struct {
 	list      func() ([]rdma.Device, error)
 	watch     func(context.Context) (<-chan struct{}, error)
 	processes func(rdma.Device) ([]rdma.User, error) // that have the device open
@@ -26,7 +26,7 @@ type kernelPart struct {
 	pauses    func(rdma.Device) (read func() (uint64, error), end func() error)
 }
 
-var theKernel = kernelPart{
+var theKernel = kernel{
 	rdma.List, rdma.Watch, rdma.Processes, rdma.Users, rdma.AddLink, rdma.DelLink,
 	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
 	func(netdev string) (func() error, error) {
@@ -36,7 +36,7 @@ var theKernel = kernelPart{
 	openPauses,
 }
 
-func (k kernelPart) find(name string) (rdma.Device, error) {
+func (k kernel) find(name string) (rdma.Device, error) {
 	devices, err := k.list()
 	if err != nil {
 		return rdma.Device{}, err
@@ -48,7 +48,7 @@ func (k kernelPart) find(name string) (rdma.Device, error) {
 // by its name.
 type realHCA struct {
 	cfg     config.Device
-	kernel  kernelPart
+	kernel  kernel
 	openHCA func(name string) (hca.Device, error)
 	log     *slog.Logger
 	lockDir string        // of the locks by which processes share the device; "": it is not shared
@@ -60,7 +60,7 @@ type realHCA struct {
 }
 
 func newRealHCA(
-	ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernelPart, log *slog.Logger,
+	ctx context.Context, cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger,
 ) (*realHCA, error) {
 	h := &realHCA{
 		cfg:     cfg,

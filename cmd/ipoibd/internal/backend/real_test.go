@@ -83,14 +83,14 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 	}
 }
 
-func (k *fakeKernel) kernel() kernelPart {
+func (k *fakeKernel) kernel() kernel {
 	k.function.resets = func(what string) {
 		k.noteReset(what)
 		if k.below {
 			k.set(nil)
 		}
 	}
-	return kernelPart{
+	return kernel{
 		list:      k.list,
 		watch:     func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
 		processes: k.processesOf,

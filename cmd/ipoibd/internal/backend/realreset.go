@@ -17,7 +17,7 @@ import (
 )
 
 // check returns an error if a device does not have the means of reset, before anything is lost.
-func (k kernelPart) check(how config.Reset, d rdma.Device) error {
+func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
 		return nil
@@ -183,7 +183,7 @@ type function interface {
 
 // reset resets a device. If an earlier reset has removed the device and was cut short, reset
 // only brings it back. Errors: resetlock.ErrUnfinished.
-func (k kernelPart) reset(how config.Reset, d rdma.Device, gone bool, log *slog.Logger) error {
+func (k kernel) reset(how config.Reset, d rdma.Device, gone bool, log *slog.Logger) error {
 	if !gone {
 		if err := k.check(how, d); err != nil {
 			return err
@@ -236,7 +236,7 @@ func (k kernelPart) reset(how config.Reset, d rdma.Device, gone bool, log *slog.
 // saveNetdevs saves the configuration of a function's netdevs, which a reset creates again, and
 // returns the function that restores it. A netdev that cannot be restored is logged, since the
 // device itself was reset.
-func (k kernelPart) saveNetdevs(f function, log *slog.Logger) (restore func()) {
+func (k kernel) saveNetdevs(f function, log *slog.Logger) (restore func()) {
 	saved := map[string]func() error{}
 	for _, name := range f.Netdevs() {
 		again, err := k.save(name)
@@ -270,7 +270,7 @@ func onlyNetdev(d rdma.Device, f function) (string, error) {
 
 // addAgain adds a Soft-RoCE device that was deleted. Its error is resetlock.ErrUnfinished, and
 // says how to add the device by hand.
-func (k kernelPart) addAgain(d rdma.Device, netdev string) error {
+func (k kernel) addAgain(d rdma.Device, netdev string) error {
 	if err := k.addLink(d.Name, netdev); err != nil {
 		return fmt.Errorf("%w; %w: rdma link add %s type rxe netdev %s", err, resetlock.ErrUnfinished, d.Name, netdev)
 	}

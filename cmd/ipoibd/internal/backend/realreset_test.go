@@ -281,7 +281,7 @@ func TestResetFunction(t *testing.T) {
 		if c.did == "" || errors.Is(c.f.err, rdma.ErrUnbound) {
 			netdevs = nil // the kernel has not created them again
 		}
-		k := kernelPart{
+		k := kernel{
 			function: func(string) (function, error) { return &c.f, nil },
 			addLink: func(string, string) error {
 				if len(restored) == 0 {
@@ -307,7 +307,7 @@ func TestResetFunction(t *testing.T) {
 // is left to the next attempt. One whose PCI function is gone is not.
 func TestR21CompletionThatFailsIsTriedAgain(t *testing.T) {
 	for cause, again := range map[error]bool{syscall.EMFILE: true, hca.ErrNoDevice: false} {
-		k := kernelPart{function: func(string) (function, error) { return nil, cause }}
+		k := kernel{function: func(string) (function, error) { return nil, cause }}
 		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, cause) || errors.Is(err, resetlock.ErrUnfinished) != again {
 			t.Errorf("%v", err)

@@ -8,7 +8,6 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 )
 
@@ -91,7 +90,7 @@ func (f *Faulty) Reset(ctx context.Context) error {
 	if err == nil && f.reindexes { // as if the HCA had been removed and added
 		f.reindexes = false
 		f.shift++
-		kernel.Notify(f.changed)
+		f.hint()
 	}
 	return err
 }
@@ -122,6 +121,14 @@ func (f *Faulty) end(open *faults.Device) {
 	}
 }
 
+// hint makes [Slot.Watch] read the list again. It never blocks.
+func (f *Faulty) hint() {
+	select {
+	case f.changed <- struct{}{}:
+	default: // the last hint has not been received yet
+	}
+}
+
 // ErrNotPulledOut means that the slot is not empty.
 var ErrNotPulledOut = errors.New("nothing is unplugged; run 'ipoibd fault unplug' first")
 
@@ -134,7 +141,7 @@ func (f *Faulty) Plug(p Plugged) error {
 		return ErrNotPulledOut
 	}
 	f.plugged = p
-	kernel.Notify(f.changed)
+	f.hint()
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
-	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
@@ -54,7 +53,7 @@ func (ls *lanes) newLane(tap link.Queue) (*lane, error) {
 	l := &lane{tap: tap, detector: freeze.New()}
 	stir := func() {
 		if l.resting.Load() && l.resting.CompareAndSwap(true, false) {
-			kernel.Notify(to.stirred)
+			signal(to.stirred)
 		}
 	}
 	tx, err := ud.NewTx(ud.TxConfig{

@@ -10,7 +10,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
 	"ipoibd/link"
-	"ipoibd/link/kernel"
 	"ipoibd/neigh"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
@@ -72,7 +71,7 @@ func (n *neighbours) use(a *attachment, believed port.Plan) error {
 	n.announce(believed)
 	if n.strays.device != a.session {
 		n.strays.end()
-		stop := a.session.NotifyStrays(func() { kernel.Notify(n.strayed) })
+		stop := a.session.NotifyStrays(func() { signal(n.strayed) })
 		n.strays = strays{device: a.session, stop: stop}
 	}
 	n.strays.at = time.Now() // earlier strays count as well: they were sent to an earlier queue pair

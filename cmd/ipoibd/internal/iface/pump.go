@@ -5,7 +5,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
-	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
 )
@@ -51,7 +50,7 @@ func (p *pump) run() {
 		return
 	}
 	p.err.Store(&err)
-	kernel.Notify(p.ended)
+	signal(p.ended)
 }
 
 // halt stops the pump and clears its error, if any. It abandons a pump that hangs in a call of its
@@ -100,6 +99,14 @@ func newSignals() signals {
 	return signals{
 		faults: make(chan qprecovery.Fault, maxFaults), flushes: make(chan qprecovery.Fault, 1),
 		ended: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+	}
+}
+
+// signal puts a value into a channel, unless Run has not handled the previous one yet.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
 	}
 }
 

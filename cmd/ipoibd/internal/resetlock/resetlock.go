@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/link/kernel"
 	"ipoibd/qprecovery/reset"
 )
 
@@ -96,7 +95,10 @@ func (l *Locks) follow() {
 		if _, err := l.files.changes.Read(buf); err != nil {
 			return // closed, or there is no watch: then the machine looks once a second
 		}
-		kernel.Notify(l.changes)
+		select {
+		case l.changes <- struct{}{}:
+		default: // the last change was not looked at yet
+		}
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/link/kernel"
 	"ipoibd/qprecovery"
 )
 
@@ -61,7 +60,7 @@ func (h *HCA) Plug(guid hca.GUID) {
 	if h.guid != guid {
 		h.guid = guid
 		h.index++
-		kernel.Notify(h.changed)
+		h.hint()
 	}
 }
 
@@ -72,7 +71,14 @@ func (h *HCA) Unplug() {
 	if h.guid != (hca.GUID{}) {
 		h.guid = hca.GUID{}
 		h.instances[len(h.instances)-1].Port.Remove()
-		kernel.Notify(h.changed)
+		h.hint()
+	}
+}
+
+func (h *HCA) hint() {
+	select {
+	case h.changed <- struct{}{}:
+	default: // the last hint has not been received yet
 	}
 }
 

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"math"
 	"math/bits"
 	"os"
 	"sync/atomic"
@@ -94,10 +95,29 @@ type clock struct {
 	at    uint64 // CLOCK_MONOTONIC at start
 }
 
-func newClock() (clock, error) {
+// newClock compares the two clocks by a function that reads CLOCK_MONOTONIC. The result is never behind that clock, so
+// that no wait is negative, and ahead of it by the time between two readings: the shortest of several, since the process
+// may lose its processor in between.
+func newClock(read func() (uint64, error)) (best clock, err error) {
+	const times = 16
+	least := time.Duration(math.MaxInt64)
+	for range times {
+		c := clock{start: time.Now()}
+		if c.at, err = read(); err != nil {
+			return clock{}, err
+		}
+		if took := time.Since(c.start); took < least {
+			best, least = c, took
+		}
+	}
+	return best, nil
+}
+
+// monotonic reads CLOCK_MONOTONIC, in nanoseconds.
+func monotonic() (uint64, error) {
 	var now unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
-	return clock{time.Now(), uint64(now.Nano())}, os.NewSyscallError("clock_gettime", err)
+	return uint64(now.Nano()), os.NewSyscallError("clock_gettime", err)
 }
 
 func (c clock) now() uint64 { return c.at + uint64(time.Since(c.start)) }

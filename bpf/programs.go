@@ -98,7 +98,7 @@ func Open(fds []int) (*Programs, error) {
 	for slot := range p.filters {
 		p.free = append(p.free, slot)
 	}
-	p.clock, err = newClock()
+	p.clock, err = newClock(monotonic)
 	return p, err
 }
 

@@ -162,7 +162,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 		if sends {
 			b.snap.PeerMAC(peerB.gid, peerB.qpn)
 		}
-		b.advance(orphanLimit)
+		b.advance(doubtInterval)
 		if stays := b.table.peers.live.byEndpoint[peerB] != nil; stays != sends {
 			t.Errorf("sends: %t, stays: %t", sends, stays)
 		}
@@ -173,19 +173,30 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 	}
 }
 
-// TestBindingsPerPeer: the latest claims win; used peers may have more.
+// TestBindingsPerPeer: the latest claims win; used peers may have more, unless there are many in all.
 func TestBindingsPerPeer(t *testing.T) {
 	b := knownBench(t)
-	claim := func(e endpoint) {
-		for i := range 40 {
-			b.meet(e, fmt.Sprintf("10.1.%d.%d", byte(e.qpn), i))
+	claim := func(e endpoint, from, to int) {
+		for i := from; i < to; i++ {
+			b.meet(e, fmt.Sprintf("10.%d.%d.%d", byte(e.qpn), i>>8, byte(i)))
 		}
 	}
-	claim(peerB)
-	claim(peerC)
-	used, heard := b.table.peers.live.byEndpoint[peerB].ips, b.table.peers.live.byEndpoint[peerC].ips
-	if len(used) != maxIPsUsed || len(heard) != maxIPsHeard || heard[3] != ip("10.1.51.39") {
-		t.Errorf("used peer has %v, heard peer %v", used, heard)
+	claim(peerB, 0, maxIPsUsed+8)
+	claim(peerC, 0, maxIPsHeard+1)
+	live := &b.table.peers.live
+	used, heard := live.byEndpoint[peerB], live.byEndpoint[peerC]
+	if len(used.ips) != maxIPsUsed || used.ips[0] != ip("10.34.0.8") {
+		t.Errorf("used peer has %v", used.ips)
+	}
+	if len(heard.ips) != maxIPsHeard || heard.ips[0] != ip("10.51.0.1") {
+		t.Errorf("heard peer has %v", heard.ips)
+	}
+	for i := range maxIPs {
+		live.byIP[netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})] = heard
+	}
+	live.bind(ip("10.34.2.0"), used)
+	if len(used.ips) != maxIPsFew {
+		t.Errorf("used peer has %v while there are many", used.ips)
 	}
 }
 

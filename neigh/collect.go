@@ -80,7 +80,7 @@ func (s *peers) evict(p *peer) {
 // remove removes p, its handle and the messages kept for it. Its addresses are
 // remembered.
 func (s *peers) remove(p *peer) {
-	s.orphans.stop(&p.orphan)
+	s.doubts.stop(&p.doubt.alarm)
 	s.step.dropKept(&p.kept, DropEvicted)
 	s.handles.void(p)
 	s.live.remove(p)

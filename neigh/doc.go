@@ -10,10 +10,11 @@
 // MAC, which is a hash of its GID or, if another peer or the host already has
 // that MAC, a rehash. The table adds a peer when it receives ARP or ND from it;
 // the MAC does not change during the lifetime of the entry. If another QPN of the
-// same GID claims an address of the peer, the peer was restarted: the table
-// changes its QPN and keeps its MAC, so the host need not resolve it again. A QPN
-// that claims a different address is another interface of that host and gets its
-// own MAC.
+// same GID claims an address of the peer, and the peer has sent no data for a second,
+// the peer was restarted: the table changes its QPN and keeps its MAC, so the host need
+// not resolve it again. If the peer still sends data, only the address has moved, such as
+// that of a guest, and the QPN is another interface of that host, with its own MAC, as is
+// one that claims a different address.
 //
 // The host's cache can keep the MAC of a removed peer forever. The table therefore
 // remembers the addresses of removed peers, with the same bounds as for peers. No other
@@ -101,6 +102,7 @@
 // # Timers
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
+//	doubt           4 requests, 0.25 s apart, to a peer of which another QPN has claimed an address
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
 //	silence         the table asks for a peer that was sent data and is silent for 1 s,

@@ -104,8 +104,11 @@ func (s *entries) setMAC(p *peer, mac ipoib.MAC) {
 func (s *entries) bind(ip netip.Addr, p *peer) {
 	s.unbind(ip)
 	bound := maxIPsHeard
-	if p.used {
+	switch {
+	case p.used && len(s.byIP) < maxIPs:
 		bound = maxIPsUsed
+	case p.used:
+		bound = maxIPsFew
 	}
 	for len(p.ips) >= bound {
 		s.unbind(p.ips[0])

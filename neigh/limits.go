@@ -17,11 +17,13 @@ const (
 	// partitions. An attacker that invents queue pairs at one GID evicts only peers of
 	// that GID. It can occupy at most this many entries and handles.
 	maxPeersPerGID = 256
-	// maxIPsUsed and maxIPsHeard bound the addresses of one peer of each class:
-	// a router or a bridge of containers has a dozen; a heard peer gets the
-	// usual four (IPv4, link-local, global, temporary).
-	maxIPsUsed  = 16
+	// maxIPsUsed and maxIPsHeard bound the addresses of one peer of each class: a host with
+	// guests has some hundred; a heard peer gets the usual four (IPv4, link-local, global,
+	// temporary). While all peers have maxIPs addresses or more, maxIPsFew replaces maxIPsUsed.
+	maxIPsUsed  = 256
+	maxIPsFew   = 16
 	maxIPsHeard = 4
+	maxIPs      = 4 * DefaultMaxPeers
 	// maxPeerFrames bounds the frames kept for one destination: an initial TCP
 	// window (10 segments) for a few connections.
 	maxPeerFrames = 64
@@ -43,10 +45,9 @@ const (
 	// maxAskRate bounds the requests per second for silent peers. Each goes to the
 	// whole group, and a failed switch can silence many peers at once.
 	maxAskRate = 16
-	// maxNoticeIPs bounds the addresses announced to one sender of stray datagrams.
-	// It is the number of addresses that the sender may have bound to our former
-	// queue pair.
-	maxNoticeIPs = maxIPsUsed
+	// maxNoticeIPs bounds the addresses announced to one sender of stray datagrams. The
+	// sender asks for the others when they fall silent.
+	maxNoticeIPs = 16
 	// maxNoticeRate bounds the senders of stray datagrams that are answered per
 	// second. Anyone can forge such datagrams, so answers must stay few: with
 	// maxNoticeIPs, at most 256 short messages a second.
@@ -107,9 +108,6 @@ const (
 	// before the table requests its addresses: longer than any round trip on a
 	// fabric.
 	silenceLimit = time.Second
-	// orphanLimit is how long a peer without addresses may be silent once another QPN of its GID
-	// has claimed the last one.
-	orphanLimit = 250 * time.Millisecond
 	// askPause is the pause after the first requests for a silent peer; it doubles
 	// each time, up to maxAskPause. So a one-way flow costs one round of requests per
 	// maxAskPause.
@@ -157,6 +155,10 @@ const (
 	// renewPause is the minimum age of a handle that is renewed. With maxRenewals it bounds the renewals of
 	// one peer; renewals of a peer that receives but never sends cost little.
 	renewPause = 10 * time.Second
+
+	// doubtInterval and doubtTries: a peer that exists answers within milliseconds, if its machine is not busy.
+	doubtInterval = 250 * time.Millisecond
+	doubtTries    = 4
 
 	// foreignMACSilence is how long the MAC learnt behind ib0 must be silent
 	// before it may be replaced or forgotten: the ageing time of a bridge (IEEE

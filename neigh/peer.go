@@ -45,7 +45,7 @@ type peer struct {
 	kept      queue     // messages
 	corrected time.Time // time of the last correction sent to the host
 	silence   silence
-	orphan    alarm[*peer] // see removeOrphans
+	doubt     doubt
 	shown     shown
 }
 
@@ -57,6 +57,11 @@ type traffic struct {
 
 // busy reports whether the host sends data to p.
 func (p *peer) busy() bool { return p.used || p.sent.mark.Load() }
+
+// alive reports whether p, which has sent data before, was heard within silenceLimit.
+func (p *peer) alive(now time.Time) bool {
+	return p.proven && (p.heard.mark.Load() || now.Sub(p.heardAt) < silenceLimit)
+}
 
 // seen reports whether there was traffic since the last call.
 func (t *traffic) seen() bool { return t.mark.Load() && t.mark.Swap(false) }

@@ -19,7 +19,7 @@ type peers struct {
 	live    entries
 	past    entries // removed peers; see remember
 	returns rate    // of moved peers that were published at once
-	orphans alarms[*peer]
+	doubts  alarms[*peer]
 	hints   hints
 	ready   []*peer // restored peers whose handles are requested with the next Attached
 }
@@ -27,9 +27,11 @@ type peers struct {
 // heardFrom returns the peer at e, which has just claimed ip; an invalid ip
 // claims nothing. For an unknown endpoint there are three cases:
 //
-//	ip is bound to another QPN of the GID | that peer has restarted: new QPN, same MAC
-//	a removed peer had ip or e            | that peer has returned: new entry, same MAC
-//	else                                  | a new peer
+//	ip is bound to another QPN of the GID, | that peer has restarted: new QPN, same MAC
+//	which has sent no data for a second    |
+//	the same, but it sends data            | another interface of that host has the address now: a new peer
+//	a removed peer had ip or e             | that peer has returned: new entry, same MAC
+//	else                                   | a new peer
 //
 // A restarted peer may probe before it claims an address, and its probe adds a
 // new peer. If that one then claims an address of another peer, it is replaced
@@ -44,11 +46,15 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 	}
 	switch {
 	case p != nil:
-	case owner.isAt(e.gid):
+	case owner.isAt(e.gid) && !owner.alive(s.step.now):
 		p = owner
 		s.move(p, e)
 	default:
 		p = s.add(e, ip)
+		if owner.isAt(e.gid) && owner.busy() { // the host sends data to ip
+			s.promote(p)
+			s.handles.becomeAsked(p)
+		}
 	}
 	s.live.touch(p, s.step.now)
 	p.heardAt = s.step.now
@@ -58,25 +64,11 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 		// it has moved away.
 		s.host.ips.unlearn(ip)
 		s.live.bind(ip, p)
-		if owner.isAt(e.gid) && len(owner.ips) == 0 {
-			if owner.heard.seen() { // before
-				s.silent.received(owner)
-			}
-			s.orphans.set(&owner.orphan, owner, s.step.now.Add(orphanLimit))
+		if owner != p && owner.isAt(e.gid) {
+			s.doubt(owner, p)
 		}
 	}
 	return p
-}
-
-// removeOrphans removes the peers that have lost their last address to another QPN of their GID, unless they
-// were heard since. They were probably restarted, and their successor may have an address that it has not
-// claimed yet. What the host sends to that, at their MAC, is resolved once they are gone.
-func (s *peers) removeOrphans() {
-	for p, ok := s.orphans.due(s.step.now); ok; p, ok = s.orphans.due(s.step.now) {
-		if len(p.ips) == 0 && !p.heard.mark.Load() && s.step.now.Sub(p.heardAt) >= orphanLimit {
-			s.remove(p)
-		}
-	}
 }
 
 // isAt reports whether p is not nil and has this GID.

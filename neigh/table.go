@@ -111,7 +111,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 	for _, at := range [...]time.Time{
 		t.resolver.retries.next(),
 		t.handles.pauses.next(),
-		t.peers.orphans.next(),
+		t.peers.doubts.next(),
 		t.silent.next(),
 		announce,
 		t.marksDue,
@@ -129,7 +129,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 func (t *Table) expire() {
 	t.resolver.expire()
 	t.handles.expire()
-	t.peers.removeOrphans()
+	t.peers.expireDoubts()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}
 		t.peers.readMarks()

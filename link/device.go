@@ -2,8 +2,8 @@ package link
 
 import (
 	"context"
-	"iter"
 	"net/netip"
+	"slices"
 )
 
 // HeaderLen is the length in bytes of the virtio header in front of each frame
@@ -130,18 +130,11 @@ type State struct {
 	// An address is listed only once duplicate address detection has found it unique.
 	Addrs []netip.Prefix
 	Above []netip.Prefix // the addresses of its master, listed in the same way
+	// MasterMAC is that of the bridge or bond that it is a port of; zero: it is not, or of a VRF,
+	// which has its ports' MACs.
+	MasterMAC [6]byte
 }
 
-// SelfAddrs yields the host's own addresses behind the interface: the addresses of the interface
+// SelfAddrs returns the host's own addresses behind the interface: the addresses of the interface
 // and of its master.
-func (s State) SelfAddrs() iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, list := range [][]netip.Prefix{s.Addrs, s.Above} {
-			for _, p := range list {
-				if !yield(p.Addr()) {
-					return
-				}
-			}
-		}
-	}
-}
+func (s State) SelfAddrs() []netip.Prefix { return slices.Concat(s.Addrs, s.Above) }

@@ -90,10 +90,15 @@ func (r *rtnl) send(kind, flags int, answer uint16, data []nl.NetlinkRequestData
 }
 
 // byName returns an interface, or nil if there is none.
-func (r *rtnl) byName(name string) (l netlink.Link, err error) {
-	sendErr := r.send(unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, []nl.NetlinkRequestData{
-		nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
-	}, func(m []byte) bool {
+func (r *rtnl) byName(name string) (netlink.Link, error) {
+	return r.link(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+}
+
+// byIndex returns an interface, or nil if there is none.
+func (r *rtnl) byIndex(index int) (netlink.Link, error) { return r.link(linkMessage(index)) }
+
+func (r *rtnl) link(which ...nl.NetlinkRequestData) (l netlink.Link, err error) {
+	sendErr := r.send(unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, which, func(m []byte) bool {
 		l, err = netlink.LinkDeserialize(nil, m)
 		return true
 	})

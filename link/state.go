@@ -133,8 +133,15 @@ func (r *rtnl) state(l netlink.Link, own int) (s State, err error) {
 	if s.Addrs, err = r.addrs(s.Index); err != nil {
 		return State{}, err
 	}
-	if s.Master != 0 {
-		s.Above, err = r.addrs(s.Master)
+	if s.Master == 0 {
+		return s, nil
+	}
+	if s.Above, err = r.addrs(s.Master); err != nil {
+		return State{}, err
+	}
+	master, err := r.byIndex(s.Master)
+	if err == nil && master != nil && master.Type() != "vrf" {
+		copy(s.MasterMAC[:], master.Attrs().HardwareAddr)
 	}
 	return s, err
 }

@@ -59,8 +59,8 @@ func TestFakeMaster(t *testing.T) {
 	if err != nil || s.Master != 9 || s.MAC != [6]byte{2, 9} {
 		t.Errorf("State = %+v, %v", s, err)
 	}
-	want := []netip.Addr{own.Addr(), above.Addr()}
-	if got := slices.Collect(s.SelfAddrs()); !slices.Equal(got, want) {
+	want := []netip.Prefix{own, above}
+	if got := s.SelfAddrs(); !slices.Equal(got, want) {
 		t.Errorf("SelfAddrs = %v, want %v", got, want)
 	}
 }

@@ -131,9 +131,9 @@ func (h *host) checkSources() {
 // ownAddrs returns the addresses of ib0 and its master that the host may use: the table announces them.
 func (h *host) ownAddrs() (own []netip.Addr) {
 	list := h.sources()
-	for ip := range h.now.SelfAddrs() {
-		if list == nil || slices.Contains(list, ip) {
-			own = append(own, ip)
+	for _, p := range h.now.SelfAddrs() {
+		if list == nil || slices.Contains(list, p.Addr()) {
+			own = append(own, p.Addr())
 		}
 	}
 	return own

@@ -2,7 +2,9 @@ package neigh
 
 import (
 	"encoding/binary"
+	"iter"
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/ud/ipoib"
@@ -12,36 +14,52 @@ import (
 type announcer struct {
 	start time.Time
 	left  []time.Duration // until the rounds that are left
+	queue []netip.Addr    // of the present round, not announced yet
+	again time.Time       // when to announce the next of them
 }
 
-func (a *announcer) restart(now time.Time) { *a = announcer{now, announceTimes[:]} }
+func (a *announcer) restart(now time.Time) { *a = announcer{start: now, left: announceTimes[:]} }
 
-// next returns the time of the next round, or zero if none is left.
+// next returns when something is to be announced, or zero for never.
 func (a *announcer) next() time.Time {
-	if len(a.left) == 0 {
-		return time.Time{}
+	switch {
+	case len(a.queue) > 0:
+		return a.again
+	case len(a.left) > 0:
+		return a.start.Add(a.left[0])
 	}
-	return a.start.Add(a.left[0])
+	return time.Time{}
 }
 
-// due reports whether a round is due, and counts it as done. Missed rounds are
-// skipped.
-func (a *announcer) due(now time.Time) (due bool) {
-	for at := a.next(); !at.IsZero() && !at.After(now); at = a.next() {
-		a.left, due = a.left[1:], true
+// begin begins a round if one is due, with the addresses of all stations. Missed rounds are skipped.
+func (a *announcer) begin(now time.Time, all iter.Seq[netip.Addr]) {
+	due := false
+	for ; len(a.left) > 0 && !a.start.Add(a.left[0]).After(now); due = true {
+		a.left = a.left[1:]
 	}
-	return due
+	if due {
+		a.queue, a.again = slices.Collect(all), now
+	}
 }
 
-// announceDue announces every address of the host to the fabric, if an announcement
-// is due.
+// announceDue announces the addresses of the stations to the fabric, if that is due: announceBatch at a time, so that
+// thousands do not crowd out what the host sends.
 func (h *host) announceDue() {
-	if !h.link.up || !h.news.due(h.step.now) {
+	a := &h.news
+	if !h.link.up {
 		return
 	}
-	for _, ip := range h.ips.all() {
-		h.sendGroup(h.announcement(ip))
+	a.begin(h.step.now, h.stations.all())
+	if len(a.queue) == 0 || a.again.After(h.step.now) {
+		return
 	}
+	batch := a.queue[:min(len(a.queue), announceBatch)]
+	for _, ip := range batch {
+		if h.stations.has(ip) {
+			h.sendGroup(h.announcement(ip))
+		}
+	}
+	a.queue, a.again = a.queue[len(batch):], h.step.now.Add(announcePause)
 }
 
 // announcement counts and returns a message that announces an address of the host: a
@@ -53,7 +71,7 @@ func (h *host) announcement(ip netip.Addr) []byte {
 		return h.newRequest(ip, ip)
 	}
 	msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, h.link.addr())
-	if h.ips.router {
+	if h.stations.isRouter(ip) {
 		setRouterFlag(msg[ipoib.HeaderLen:])
 	}
 	return msg

@@ -20,12 +20,12 @@ type translator struct {
 // zero if both are unknown.
 func (x *translator) hostARP(f frame) (msg []byte, ok bool) {
 	in, err := ipoib.ParseEtherARP(f.body())
-	if err != nil || !x.host.mac.is(in.SHA) {
+	if err != nil || in.SHA != f.src {
 		x.step.drop(DropBadARP)
 		return nil, false
 	}
 	if f.typ == ipoib.EtherTypeARP {
-		x.hostClaims(in.SPA)
+		x.hostClaims(in.SHA, in.SPA)
 	}
 	out := ipoib.ARP{Op: in.Op, SHA: x.host.link.addr(), SPA: in.SPA, TPA: in.TPA}
 	out.THA, _ = x.peers.addrOf(in.THA)
@@ -35,11 +35,13 @@ func (x *translator) hostARP(f frame) (msg []byte, ok bool) {
 	return out.Append(newMessage(f.typ)), true
 }
 
-// hostClaims notes an address that the host has claimed by ARP or ND.
-func (x *translator) hostClaims(ip netip.Addr) {
+// hostClaims notes an address that a station has claimed by ARP or ND.
+func (x *translator) hostClaims(m ipoib.MAC, ip netip.Addr) {
 	if isUnicast(ip) {
 		x.peers.live.unbind(ip)
-		x.host.ips.learn(ip)
+		if !x.host.stations.claim(m, ip) {
+			x.step.stats.AddressesFull++
+		}
 	}
 }
 
@@ -64,11 +66,12 @@ func (x *translator) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, mul
 	// The GRH does not suffice to choose the destination MAC: if the fabric replicates
 	// groups, a broadcast arrives at our own address. A request counts as unicast only if
 	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
-	dst, request := x.host.mac.dest(), in.Op != ipoib.ARPReply
-	if multicast || request && (in.SPA == in.TPA || !x.host.ips.has(in.TPA)) {
+	// Anyone's answer to a probe may interest the station that probes, whose address is not known yet.
+	dst, probed := x.host.stations.dest(in.TPA), in.Op == ipoib.ARPReply && in.TPA.IsUnspecified()
+	if request := in.Op != ipoib.ARPReply; multicast || probed || request && (in.SPA == in.TPA || !x.host.stations.has(in.TPA)) {
 		dst = ipoib.Broadcast
 	}
-	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: x.peers.macOf(endpointOf(in.THA)), TPA: in.TPA}
+	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: x.peers.macOf(endpointOf(in.THA), in.TPA), TPA: in.TPA}
 	x.host.deliver(out.Append(newFrame(dst, p.mac, typ)))
 	return claimed, p
 }

@@ -83,15 +83,16 @@ func (t *Table) detach() {
 	}
 	t.notices.detach()
 	t.resolver.detach()
+	t.seeker.detach()
 	t.view.urgent()
 }
 
 // hostMAC sets ib0's own MAC. A peer with the same MAC gets a different one.
 func (t *Table) hostMAC(m ipoib.MAC) {
-	if m.IsZero() || m.IsMulticast() || t.host.mac.own.is(m) {
+	if m.IsZero() || m.IsMulticast() || m == t.host.stations.own.mac {
 		return
 	}
-	t.host.mac.setOwn(m, t.step.now)
+	t.host.stations.setOwn(m, t.step.now)
 	if p := t.peers.live.byMAC[m]; p != nil {
 		t.peers.live.setMAC(p, t.peers.freeMAC(p.endpoint, netip.Addr{}))
 		t.view.show(p)
@@ -99,13 +100,17 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	t.view.urgent()
 }
 
-// hostPortChanged forgets the MAC learnt behind ib0, and all learnt IP
-// addresses as well: announcing an address that has moved away would attract
-// its traffic.
-func (t *Table) hostPortChanged(alone bool) {
-	t.host.mac.alone = alone
-	t.host.ips.unlearnAll()
-	if t.host.mac.unlearn() {
-		t.view.urgent()
+// hostPort records the master of ib0. If something has changed, it forgets the stations behind ib0:
+// announcing an address that has moved away would attract its traffic.
+func (t *Table) hostPort(ev HostPort) {
+	was := t.host.port
+	t.host.port = &ev
+	if was != nil && *was == ev {
+		return
 	}
+	if was != nil {
+		t.host.stations.clear()
+	}
+	t.host.stations.setMaster(ev.Master)
+	t.view.urgent()
 }

@@ -36,6 +36,15 @@ const (
 
 func gidOf(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// given are addresses of the host in networks of the usual sizes.
+func given(addrs ...netip.Addr) (ev HostAddrs) {
+	for _, a := range addrs {
+		ev.Addrs = append(ev.Addrs, netip.PrefixFrom(a, max(24, a.BitLen()/2)))
+	}
+	return ev
+}
+
 func attachedAt(self endpoint) Attached {
 	return Attached{Self: self.addr(), Broadcast: broadcast, QKey: 0x0b1b, MTU: 2044}
 }
@@ -65,7 +74,7 @@ func newBench(tb failer, conf Config) *bench {
 func attachedBench(tb failer, conf Config) *bench {
 	b := newBench(tb, conf)
 	b.step(HostMAC{ownMAC})
-	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})
+	b.step(given(ip(ipA), ip(llA)))
 	b.step(attachedAt(selfEnd))
 	b.advance(announceTimes[len(announceTimes)-1])
 	return b
@@ -168,12 +177,13 @@ func (t *Table) check() error {
 		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.live.byMAC), s.Heard, s.Used)
 	case s.Heard > t.peers.conf.MaxHeard || s.Used > t.peers.conf.MaxPeers-t.peers.conf.MaxHeard:
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.peers.conf)
-	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
+	case s.KeptBytes > maxKeptBytes || s.Resolutions > 2*maxResolutions:
 		return fmt.Errorf("resolver exceeds its bounds: %+v", s)
 	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.host.link.up && len(t.notices.asked) > 0:
 		return fmt.Errorf("%d senders noticed, %d handles requested", len(t.notices.last), len(t.notices.asked))
-	case len(t.host.ips.learnt) > maxLearntIPs || len(t.host.ips.given) > maxHostAddrs:
-		return fmt.Errorf("host addresses exceed their bounds: %d learnt, %d given", len(t.host.ips.learnt), len(t.host.ips.given))
+	}
+	if err := t.host.stations.check(); err != nil {
+		return err
 	}
 	if err := t.checkKept(); err != nil {
 		return err
@@ -200,6 +210,12 @@ func (t *Table) checkKept() error {
 	for ip, r := range t.resolver.byIP {
 		if r.ip != ip || r.alarm.pos == 0 || t.peers.live.byIP[ip] != nil {
 			return fmt.Errorf("inconsistent resolution of %v: %+v", ip, r)
+		}
+		add(r.kept)
+	}
+	for ip, r := range t.seeker.byIP {
+		if r.ip != ip || r.alarm.pos == 0 || t.host.stations.byIP[ip] != nil {
+			return fmt.Errorf("inconsistent search of %v: %+v", ip, r)
 		}
 		add(r.kept)
 	}
@@ -265,7 +281,7 @@ func (t *Table) checkPeers() error {
 				return fmt.Errorf("request %d of %v is lost", h.id, e)
 			}
 		}
-		bad := p.endpoint != e || t.peers.live.byMAC[p.mac] != p || t.host.mac.own.is(p.mac) || t.host.mac.learnt.is(p.mac) ||
+		bad := p.endpoint != e || t.peers.live.byMAC[p.mac] != p || t.host.stations.is(p.mac) ||
 			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.host.link.self ||
 			len(p.kept.frames) > 0 && p.handle.state != handleAsked && p.handle.state != handleWaiting
 		if bad {

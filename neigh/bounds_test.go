@@ -202,16 +202,16 @@ func TestBindingsPerPeer(t *testing.T) {
 
 func TestHostAddressesBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
-	var given []netip.Addr
+	var addrs []netip.Addr
 	for i := range maxHostAddrs + 10 {
-		given = append(given, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}))
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}))
 	}
-	b.step(HostAddrs{Addrs: given})
-	for i := range maxLearntIPs + 10 {
+	b.step(given(addrs...))
+	for i := range maxIPsPerStation + 10 {
 		b.step(hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, fmt.Sprintf("10.3.0.%d", i+1), ipB))
 	}
-	if h := &b.table.host.ips; len(h.given) != maxHostAddrs || len(h.learnt) != maxLearntIPs || h.learnt[0] != ip("10.3.0.11") {
-		t.Errorf("%d given, %d learnt from %v", len(h.given), len(h.learnt), h.learnt[0])
+	if h := &b.table.host.stations; len(h.given) != maxHostAddrs || len(h.own.ips) != maxIPsPerStation || h.own.ips[0] != ip("10.3.0.11") {
+		t.Errorf("%d given, %d learnt from %v", len(h.given), len(h.own.ips), h.own.ips[0])
 	}
 }
 
@@ -229,13 +229,14 @@ func TestHintsBounded(t *testing.T) {
 
 // TestConfigRange: every configuration leaves room for both classes.
 func TestConfigRange(t *testing.T) {
-	for _, c := range []Config{{}, {1, 1}, {2, 9}, {-1, -1}, {100, 0}, {0, 5000}} {
+	for _, bounds := range [][2]int{{}, {1, 1}, {2, 9}, {-1, -1}, {100, 0}, {0, 5000}} {
+		c := Config{MaxPeers: bounds[0], MaxHeard: bounds[1]}
 		got := c.normal()
 		if got.MaxHeard < 1 || got.MaxPeers-got.MaxHeard < 1 {
 			t.Errorf("%+v becomes %+v, want room for both classes", c, got)
 		}
 	}
-	if (Config{}).normal() != (Config{DefaultMaxPeers, DefaultMaxHeard}) {
+	if (Config{}).normal() != (Config{MaxPeers: DefaultMaxPeers, MaxHeard: DefaultMaxHeard}) {
 		t.Error("defaults")
 	}
 }

@@ -71,12 +71,17 @@
 // request to a peer that is not a used one is preceded by a request for its address, so that the
 // peer knows this host even if it has missed its announcements.
 //
-// # The host's side
+// # Stations
 //
-// Frames with ib0's own MAC are always accepted. If ib0 is the port of a bridge,
-// so are those with the first other MAC seen, and unicast frames for the host
-// are addressed to that MAC; another MAC is refused until the first has been
-// silent for 300 s.
+// A station is a MAC on the host's side: ib0's own, that of the bridge of which ib0 is a port, and those
+// behind them. The wire carries no MACs, so a frame for the host goes to the station that has its IP
+// address. The table learns stations from the frames that they send, and their addresses from ARP and
+// ND, never from IP packets, since a station may route. The addresses that netlink reports are at
+// home: at the bridge, or at ib0 itself. What is sent to the broadcast address of a network is for all.
+//
+// For an address in a network of the host that no station is known to have, the table keeps the frames,
+// and asks on ib0 in the name of their sender. If nobody answers within a second, they go to the fallback,
+// as do those to other networks: the station that is an IPv6 router, or home.
 //
 // A new address of the interface or of the host is announced by gratuitous ARP
 // and unsolicited neighbour advertisements, four times within 3 s and three
@@ -102,6 +107,7 @@
 // # Timers
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
+//	station         3 requests, 1/3 s apart, then the fallback, for a minute
 //	doubt           4 requests, 0.25 s apart, to a peer of which another QPN has claimed an address
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
@@ -125,6 +131,5 @@
 // thousands fall silent together, it takes minutes to cover them all. A one-way flow
 // costs one request a minute; if its receiver restarts and the announcements are lost,
 // the flow is interrupted for up to a minute. The table's own messages and those that it
-// forwards to a group are sent to the broadcast group. DHCP is not translated. Only one
-// other MAC is supported behind ib0.
+// forwards to a group are sent to the broadcast group. DHCP is not translated.
 package neigh

@@ -37,7 +37,7 @@ func (s *peers) askDoubted(p *peer) {
 	p.doubt.tries++
 	s.doubts.set(&p.doubt.alarm, p, s.step.now.Add(doubtInterval))
 	ip := p.ips[len(p.ips)-1]
-	if source := s.host.ips.source(ip, netip.Addr{}); !source.IsUnspecified() {
+	if source := s.host.stations.source(ip, netip.Addr{}); !source.IsUnspecified() {
 		s.step.stats.Requests++
 		s.step.emit(SendFabric{s.host.link.dest(p), s.host.newRequest(source, ip)})
 	}

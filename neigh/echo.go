@@ -21,12 +21,12 @@ func (t *Table) ping(ev Ping) {
 		t.handles.send(p, outgoing{msg: msg, control: true})
 	case !ip.IsValid():
 		t.step.drop(DropEchoStranger)
-	case !isUnicast(ip) || t.host.ips.has(ip):
+	case !isUnicast(ip) || t.host.stations.has(ip):
 		t.step.drop(DropUnresolvable)
 	default:
 		// In the form of a frame, as resolutions keep them.
-		frame := newFrame(ipoib.MAC{}, t.host.mac.dest(), ipoib.EtherTypeEcho)
-		t.resolver.await(ip, t.host.ips.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
+		frame := newFrame(ipoib.MAC{}, t.host.stations.own.mac, ipoib.EtherTypeEcho)
+		t.resolver.await(ip, t.host.stations.source(ip, ip), append(frame, msg[ipoib.HeaderLen:]...))
 	}
 }
 
@@ -36,7 +36,7 @@ func (t *Table) ping(ev Ping) {
 func (t *Table) introduce(p *peer) {
 	if n := len(p.ips); n > 0 && !p.used && t.introductions.allow(t.step.now, maxAskRate) {
 		ip := p.ips[n-1]
-		t.host.sendRequest(t.host.ips.source(ip, ip), ip)
+		t.host.sendRequest(t.host.stations.source(ip, ip), ip)
 	}
 }
 

@@ -17,7 +17,7 @@ type Event interface{ event() }
 type FromHost struct{ Frame []byte }
 
 // FromFabric is a message from the fabric that is not for the data path: ARP,
-// RARP, ND or an echo.
+// RARP, ND, an echo, or an IP packet for an unknown station.
 type FromFabric struct {
 	Msg       []byte  // IPoIB header and body
 	SrcGID    hca.GID // of the GRH
@@ -60,25 +60,22 @@ type AHFailed struct {
 	Err error
 }
 
-// HostAddrs are all the host's addresses on this link: the addresses of ib0, or of the
-// bridge that ib0 is a port of, without tentative ones. Addresses beyond
-// [maxHostAddrs] are ignored. The table announces new ones.
+// HostAddrs are all the host's addresses on this link, each with the length of its network's
+// prefix: the addresses of ib0, or of the bridge that ib0 is a port of, without tentative ones.
+// Addresses beyond [maxHostAddrs] are ignored. The table announces new ones.
 type HostAddrs struct {
-	Addrs  []netip.Addr
+	Addrs  []netip.Prefix
 	Router bool // the host forwards IPv6 there (net.ipv6.conf.<name>.forwarding)
 }
 
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }
 
-// HostPortChanged reports that ib0 went up or down, has another master, or
-// became another kind of port: the addresses learnt from interfaces behind it
-// are no longer valid.
-type HostPortChanged struct {
-	// Alone: ib0 is the host's own interface, with addresses and without a
-	// master. No station can be behind it, so no other MAC is learnt: otherwise
-	// a single frame from another MAC would divert the host's traffic.
-	Alone bool
+// HostPort reports whether ib0 is up, and what it is a port of. If that has changed, the stations
+// behind ib0 are no longer known.
+type HostPort struct {
+	Up     bool
+	Master ipoib.MAC // of its bridge; zero: it is no port
 }
 
 // HostNeighbours are the kernel's neighbour entries on ib0. They serve as hints
@@ -132,22 +129,22 @@ type DataIdle struct{ Idle bool }
 // Tick has no effect but the passing of time; see [Table.NextDeadline].
 type Tick struct{}
 
-func (DataIdle) event()        {}
-func (FromHost) event()        {}
-func (FromFabric) event()      {}
-func (Attached) event()        {}
-func (Detached) event()        {}
-func (AHReady) event()         {}
-func (AHFailed) event()        {}
-func (HostAddrs) event()       {}
-func (HostMAC) event()         {}
-func (HostPortChanged) event() {}
-func (HostNeighbours) event()  {}
-func (HostAsks) event()        {}
-func (Stray) event()           {}
-func (Ping) event()            {}
-func (Restored) event()        {}
-func (Tick) event()            {}
+func (DataIdle) event()       {}
+func (FromHost) event()       {}
+func (FromFabric) event()     {}
+func (Attached) event()       {}
+func (Detached) event()       {}
+func (AHReady) event()        {}
+func (AHFailed) event()       {}
+func (HostAddrs) event()      {}
+func (HostMAC) event()        {}
+func (HostPort) event()       {}
+func (HostNeighbours) event() {}
+func (HostAsks) event()       {}
+func (Stray) event()          {}
+func (Ping) event()           {}
+func (Restored) event()       {}
+func (Tick) event()           {}
 
 // Action is an output of [Table.Step]. Actions must be done in the order given.
 // Slices in an action are fresh and belong to the receiver.

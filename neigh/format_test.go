@@ -61,7 +61,7 @@ func (n names) snapshot(s *Snapshot) string {
 	}
 	routesByMAC := allOf(s.routes)
 	if len(routesByMAC) > 8 {
-		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(routesByMAC))
+		return fmt.Sprintf("host %s, %d routes", n.stations(s), len(routesByMAC))
 	}
 	var routes []string
 	for _, from := range allOf(s.sources) {
@@ -69,7 +69,18 @@ func (n names) snapshot(s *Snapshot) string {
 			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}
 	}
-	return fmt.Sprintf("host %s, routes [%s]", n.mac(s.HostMAC()), strings.Join(sorted(routes), " "))
+	return fmt.Sprintf("host %s, routes [%s]", n.stations(s), strings.Join(sorted(routes), " "))
+}
+
+// stations describes where the addresses on the host's side are, but for those at home and of broadcasts.
+func (n names) stations(s *Snapshot) string {
+	var at []string
+	for k, m := range allOf(s.here) {
+		if m != s.home && m != ipoib.Broadcast {
+			at = append(at, fmt.Sprintf(" %v=%s", netip.AddrFrom16(k).Unmap(), n.mac(m)))
+		}
+	}
+	return n.mac(s.home) + strings.Join(sorted(at), "")
 }
 
 func (n names) message(msg []byte) string {

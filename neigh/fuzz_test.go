@@ -73,6 +73,9 @@ func FuzzFromFabric(f *testing.F) {
 	for _, reply := range []bool{false, true} {
 		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.gid, peerB.qpn, false})
 	}
+	for _, to := range []string{ipA, "10.0.0.77", "198.51.100.1"} {
+		add(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(to))...), peerB.gid, peerB.qpn, false})
+	}
 	f.Fuzz(func(t *testing.T, first, second, gid []byte, qpn uint32, multicast bool) {
 		b := knownBench(t)
 		var e endpoint
@@ -98,6 +101,9 @@ func checkBearsMAC(t *testing.T, b *bench, e endpoint, raw []byte) {
 		if arp, err := ipoib.ParseEtherARP(f.body()); err != nil || arp.SHA != f.src {
 			t.Fatalf("ARP %+v, %v, want the MAC of the frame", arp, err)
 		}
+		return
+	}
+	if !f.isND() { // a packet for a station
 		return
 	}
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)

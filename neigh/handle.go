@@ -87,10 +87,10 @@ func (h *handles) send(p *peer, o outgoing) {
 			h.step.drop(DropAHLimit)
 			return
 		}
-		h.step.keep(&p.kept, o.msg)
+		h.step.keep(&p.kept, o.msg, maxKeptBytes)
 		h.becomeAsked(p)
 	default:
-		h.step.keep(&p.kept, o.msg)
+		h.step.keep(&p.kept, o.msg, maxKeptBytes)
 	}
 }
 

@@ -6,20 +6,20 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// host is the interface's own side: its queue pair, and the MACs and IP addresses of the host, which
-// it announces and in whose name it asks.
+// host is the interface's own side: its queue pair, and the stations, whose addresses it announces
+// and in whose name it asks.
 type host struct {
-	step *step
-	link attachment
-	mac  hostMAC
-	ips  hostIPs
-	news announcer
+	step     *step
+	link     attachment
+	stations stations
+	port     *HostPort // nil: not reported yet
+	news     announcer
 }
 
 // setAddrs stores the host's addresses and announces new ones.
 func (h *host) setAddrs(ev HostAddrs) {
-	h.ips.router = h.ips.router || ev.Router
-	if h.ips.set(ev.Addrs) {
+	h.stations.router = h.stations.router || ev.Router
+	if h.stations.setGiven(ev.Addrs) {
 		h.news.restart(h.step.now)
 		h.announceDue()
 	}
@@ -33,8 +33,8 @@ func (h *host) ask(targets []netip.Addr) {
 	}
 	for _, ip := range targets[:min(len(targets), maxHostAsks)] {
 		ip = ip.Unmap().WithZone("")
-		source := h.ips.source(ip, netip.Addr{})
-		if isUnicast(ip) && !h.ips.has(ip) && !source.IsUnspecified() {
+		source := h.stations.source(ip, netip.Addr{})
+		if isUnicast(ip) && !h.stations.has(ip) && !source.IsUnspecified() {
 			h.sendRequest(source, ip)
 		}
 	}

@@ -138,7 +138,7 @@ func TestAddressChangeWhileAttached(t *testing.T) {
 func TestAnnouncementCutShort(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{ownMAC})
-	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA)}})
+	b.step(given(ip(ipA)))
 	b.step(attachedAt(selfEnd))
 	b.step(Detached{})
 	b.advance(time.Minute)
@@ -156,7 +156,7 @@ func TestAnnouncementCutShort(t *testing.T) {
 // or no node can have it.
 func TestNewHostAddressIsAnnounced(t *testing.T) {
 	b := attachedBench(t, Config{})
-	count := func(addrs ...netip.Addr) int { return len(b.step(HostAddrs{Addrs: addrs})) }
+	count := func(addrs ...netip.Addr) int { return len(b.step(given(addrs...))) }
 	known := []netip.Addr{ip(ipA), ip(llA)}
 	if n := count(known...); n != 0 {
 		t.Errorf("%d actions for known addresses", n)
@@ -164,17 +164,21 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 	if n := count(append(known, ip("127.0.0.1"), ip("ff02::1"), ip("::"), netip.Addr{})...); n != 0 {
 		t.Errorf("%d actions for addresses that no node can have", n)
 	}
-	if n := count(append(known, ip("fe80::1%ib0"), ip("::ffff:10.0.0.9"))...); n != 4 {
+	if n := count(append(known, ip("fe80::1%ib0"), ip("::ffff:10.0.0.9"))...); n != 5 {
 		t.Errorf("%d actions for two new addresses", n)
 	}
-	if !b.table.host.ips.has(ip("fe80::1")) || !b.table.host.ips.has(ip("10.0.0.9")) {
-		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.host.ips.given)
+	if !b.table.host.stations.has(ip("fe80::1")) || !b.table.host.stations.has(ip("10.0.0.9")) {
+		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.host.stations.given)
 	}
 }
 
 // TestSourceOfRequests: requests for an unknown neighbour have the right source address.
 func TestSourceOfRequests(t *testing.T) {
-	h := hostIPs{given: []netip.Addr{ip("10.0.0.1"), ip("fe80::a"), ip("2001:db8::1")}, learnt: []netip.Addr{ip("10.0.0.9")}}
+	var h, none stations
+	h.init()
+	none.init()
+	h.setGiven(given(ip("10.0.0.1"), ip("fe80::a"), ip("2001:db8::1")).Addrs)
+	h.claim(ipoib.MAC{}, ip("10.0.0.9"))
 	for _, c := range []struct{ target, wish, want string }{
 		{"10.0.0.2", "10.0.0.9", "10.0.0.9"},           // an address of the host
 		{"10.0.0.2", "198.51.100.1", "10.0.0.1"},       // routed
@@ -187,7 +191,6 @@ func TestSourceOfRequests(t *testing.T) {
 			t.Errorf("request for %s because of a packet from %s: source %v, want %s", c.target, c.wish, got, c.want)
 		}
 	}
-	var none hostIPs
 	if none.source(ip(ipB), ip("198.51.100.1")) != ip("0.0.0.0") || none.source(ip(llB), ip(llA)) != ip("::") {
 		t.Error("a request of a host without addresses is not a probe")
 	}

@@ -29,6 +29,9 @@ const (
 	maxPeerFrames = 64
 	// maxKeptBytes bounds the total size of the kept frames in bytes.
 	maxKeptBytes = 1 << 20
+	// maxSoughtBytes is the same for frames of the fabric: those of the host, which anyone on the fabric could
+	// displace otherwise, have the rest to themselves.
+	maxSoughtBytes = maxKeptBytes / 2
 	// maxResolutions bounds the addresses being resolved at a time.
 	maxResolutions = 256
 	// maxAnswerAHs bounds the outstanding handle requests beyond which no more are
@@ -64,8 +67,13 @@ const (
 	// long as its request and goes only to a known peer, so the requests of one host cannot
 	// make this one send more than they cost.
 	maxEchoRate = 1000
-	// maxLearntIPs bounds the host addresses learnt from the host's messages.
-	maxLearntIPs = 64
+	// maxStations bounds the MACs behind ib0, maxIPsPerStation the addresses of each, and
+	// maxStationIPs those of all: a bridge of containers and guests.
+	maxStations      = 1024
+	maxIPsPerStation = 32
+	maxStationIPs    = 8192
+	// maxAbsent bounds the addresses that are remembered because no station has answered for them.
+	maxAbsent = 1024
 	// maxHostAddrs bounds the host addresses from netlink.
 	maxHostAddrs = 256
 	// maxHostAsks bounds the addresses requested at once in the host's name; the
@@ -156,14 +164,20 @@ const (
 	// one peer; renewals of a peer that receives but never sends cost little.
 	renewPause = 10 * time.Second
 
+	// stationAge is how long a station behind ib0 must be silent before it is forgotten: the
+	// ageing time of a bridge (IEEE 802.1D, 300 s).
+	stationAge = 300 * time.Second
+	// announceBatch addresses are announced at a time, announcePause apart: 8192 in 0.3 s.
+	announceBatch = 256
+	announcePause = 10 * time.Millisecond
 	// doubtInterval and doubtTries: a peer that exists answers within milliseconds, if its machine is not busy.
 	doubtInterval = 250 * time.Millisecond
 	doubtTries    = 4
-
-	// foreignMACSilence is how long the MAC learnt behind ib0 must be silent
-	// before it may be replaced or forgotten: the ageing time of a bridge (IEEE
-	// 802.1D, 300 s).
-	foreignMACSilence = 300 * time.Second
+	// seekInterval and seekTries: a station answers within microseconds, if its machine is not busy. After
+	// a second the frames go to the fallback, as do those of the next absentFor.
+	seekInterval = 333 * time.Millisecond
+	seekTries    = 3
+	absentFor    = time.Minute
 )
 
 // announceTimes are the times at which a new address is announced, counted from the

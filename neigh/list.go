@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -37,6 +38,33 @@ func (t *Table) Peers() []PeerInfo {
 			Used: p.used, Handle: p.handle.state.String(), Sent: p.sentAt, Heard: p.heardAt,
 			SentBytes: p.sent.bytes.Load(), HeardBytes: p.heard.bytes.Load(),
 		})
+	}
+	return out
+}
+
+// StationInfo describes a station on the host's side to an operator.
+type StationInfo struct {
+	MAC     ipoib.MAC    `json:"mac"`
+	IPs     []netip.Addr `json:"ips"`             // those that it has claimed, and those of the host at home
+	Seen    time.Time    `json:"seen,omitzero"`   // when it last sent, to within sweepInterval; zero: never
+	Default bool         `json:"-"`               // it gets the frames for addresses that no station has
+	Router  bool         `json:"router,omitzero"` // it has said that it is an IPv6 router
+}
+
+// Stations returns the stations, ib0's own first. It allocates.
+func (t *Table) Stations() (out []StationInfo) {
+	h, home := &t.host.stations, t.host.stations.home()
+	for s := range h.each() {
+		info := StationInfo{
+			MAC: s.mac, IPs: slices.Clone(s.ips), Seen: s.seen, Default: s.mac == home,
+			Router: s == h.gate || h.router && s.mac == home,
+		}
+		if s.mac == home {
+			for _, p := range h.given {
+				info.IPs = append(info.IPs, p.Addr())
+			}
+		}
+		out = append(out, info)
 	}
 	return out
 }

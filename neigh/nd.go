@@ -15,15 +15,15 @@ func (x *translator) hostND(f frame) (msg []byte, ok bool) {
 		x.step.drop(DropBadND)
 		return nil, false
 	}
-	m := mapper{translator: x, redirect: nd.Type == ipoib.NDRedirect}
+	m := mapper{translator: x, station: f.src, redirect: nd.Type == ipoib.NDRedirect}
 	msg, err = ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, x.host.link.mtu, m)
 	if err != nil {
 		x.step.drop(ndReason(err))
 		return nil, false
 	}
-	x.hostClaims(claimedBy(nd))
+	x.hostClaims(f.src, claimedBy(nd))
 	if nd.Type == ipoib.NDRouterAdvert || nd.Flags&ipoib.NAFlagRouter != 0 {
-		x.host.ips.router = true
+		x.host.stations.routes(f.src)
 	}
 	return msg, true
 }
@@ -50,11 +50,11 @@ func (x *translator) fabricND(e endpoint, packet []byte, multicast bool) (netip.
 	}
 	// The destination depends on the IP address, because the GRH is not reliable if the fabric
 	// replicates groups.
-	dst := x.host.mac.dest()
+	dst, known := x.host.stations.of(nd.Dst)
 	switch {
 	case nd.Dst.IsMulticast():
 		dst = ipoib.GroupMAC(nd.Dst)
-	case multicast:
+	case multicast || !known:
 		dst = ipoib.Broadcast
 	}
 	if frame, err := x.etherND(p, packet, dst, target); err != nil {
@@ -102,14 +102,15 @@ func ndReason(err error) Reason {
 // the target's. It implements [ipoib.Mapper].
 type mapper struct {
 	translator *translator
-	sender     *peer    // of a message from the fabric
-	target     endpoint // of a message from the fabric: another endpoint that it may contain
-	redirect   bool     // of a message from the host: it may contain other nodes' addresses
+	sender     *peer     // of a message from the fabric
+	target     endpoint  // of a message from the fabric: another endpoint that it may contain
+	station    ipoib.MAC // of a message from the host
+	redirect   bool      // likewise: it may contain other nodes' addresses
 }
 
 // ToAddr maps an address in a message from the host.
 func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
-	if !m.redirect && !m.translator.host.mac.is(mac) {
+	if !m.redirect && mac != m.station {
 		return ipoib.Addr{}, false
 	}
 	return m.translator.peers.addrOf(mac)
@@ -127,8 +128,5 @@ func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	case e != m.target || !e.valid() || x.host.link.isOwn(e, x.step.now):
 		return ipoib.MAC{}, false
 	}
-	if p := x.peers.live.byEndpoint[e]; p != nil {
-		return p.mac, true
-	}
-	return x.peers.add(e, netip.Addr{}).mac, true
+	return x.peers.at(e).mac, true
 }

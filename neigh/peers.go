@@ -62,7 +62,7 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 	if isUnicast(ip) {
 		// The latest claim wins, as in ARP itself. If the address was learnt from the host,
 		// it has moved away.
-		s.host.ips.unlearn(ip)
+		s.host.stations.release(ip)
 		s.live.bind(ip, p)
 		if owner != p && owner.isAt(e.gid) {
 			s.doubt(owner, p)
@@ -102,6 +102,14 @@ func (s *peers) add(e endpoint, ip netip.Addr) *peer {
 	return p
 }
 
+// at returns the peer at e, which it adds if there is none.
+func (s *peers) at(e endpoint) *peer {
+	if p := s.live.byEndpoint[e]; p != nil {
+		return p
+	}
+	return s.add(e, netip.Addr{})
+}
+
 // newMAC returns the MAC of a new peer that claims ip: its former MAC if it is a
 // removed peer that returns.
 func (s *peers) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
@@ -111,7 +119,7 @@ func (s *peers) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	}
 	if former != nil {
 		s.past.remove(former)
-		if !s.host.mac.is(former.mac) {
+		if !s.host.stations.is(former.mac) {
 			return former.mac
 		}
 	}
@@ -128,7 +136,7 @@ func (s *peers) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 
 // macTaken reports whether a MAC belongs to a peer, a remembered peer or the host.
 func (s *peers) macTaken(m ipoib.MAC) bool {
-	return s.live.byMAC[m] != nil || s.past.byMAC[m] != nil || s.host.mac.is(m)
+	return s.live.byMAC[m] != nil || s.past.byMAC[m] != nil || s.host.stations.is(m)
 }
 
 // isUnicast reports whether ip can be the address of a node.
@@ -139,7 +147,7 @@ func isUnicast(ip netip.Addr) bool {
 
 // addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
 func (s *peers) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
-	if s.host.mac.is(m) {
+	if s.host.stations.is(m) {
 		return s.host.link.addr(), true
 	}
 	if p := s.live.byMAC[m]; p != nil {
@@ -148,10 +156,11 @@ func (s *peers) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
 	return ipoib.Addr{}, false
 }
 
-// macOf returns the MAC for an endpoint, or zero if the endpoint is unknown.
-func (s *peers) macOf(e endpoint) ipoib.MAC {
+// macOf returns the MAC for an endpoint, or zero if the endpoint is unknown. For the own endpoint it is the
+// MAC of the station that has ip.
+func (s *peers) macOf(e endpoint, ip netip.Addr) ipoib.MAC {
 	if e == s.host.link.self {
-		return s.host.mac.dest()
+		return s.host.stations.dest(ip)
 	}
 	if p := s.live.byEndpoint[e]; p != nil {
 		return p.mac

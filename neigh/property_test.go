@@ -54,15 +54,17 @@ func TestWorld(t *testing.T) {
 		b := newBench(rt, Config{MaxPeers: 5, MaxHeard: 2})
 		w := &world{bench: b, held: map[hca.AH]bool{}}
 		rt.Repeat(map[string]func(*rapid.T){
-			"host arp":    w.hostARP,
-			"host ip":     w.hostIP,
-			"host nd":     w.hostND,
-			"fabric arp":  w.fabricARP,
-			"fabric nd":   w.fabricND,
-			"data path":   w.dataPath,
-			"attach":      w.attach,
-			"detach":      func(*rapid.T) { w.do(Detached{}) },
-			"port":        func(t *rapid.T) { w.do(HostPortChanged{Alone: rapid.Bool().Draw(t, "alone")}) },
+			"host arp":   w.hostARP,
+			"host ip":    w.hostIP,
+			"host nd":    w.hostND,
+			"fabric arp": w.fabricARP,
+			"fabric nd":  w.fabricND,
+			"data path":  w.dataPath,
+			"attach":     w.attach,
+			"detach":     func(*rapid.T) { w.do(Detached{}) },
+			"port": func(t *rapid.T) {
+				w.do(HostPort{Up: rapid.Bool().Draw(t, "up"), Master: pick(t, "master", append(worldMACs, ipoib.MAC{}))})
+			},
 			"mac":         func(t *rapid.T) { w.do(HostMAC{pick(t, "mac", worldMACs)}) },
 			"addrs":       w.addrs,
 			"neighbours":  w.neighbours,
@@ -190,7 +192,9 @@ func (w *world) attach(t *rapid.T) {
 }
 
 func (w *world) addrs(t *rapid.T) {
-	w.do(HostAddrs{Addrs: []netip.Addr{pickIP(t, "first"), pickIP(t, "second")}, Router: rapid.Bool().Draw(t, "router")})
+	ev := given(pickIP(t, "first"), pickIP(t, "second"))
+	ev.Router = rapid.Bool().Draw(t, "router")
+	w.do(ev)
 }
 
 func (w *world) neighbours(t *rapid.T) {

@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"net/netip"
 	"time"
 
 	"ipoibd/hca"
@@ -96,7 +97,7 @@ func (v *view) publish() {
 	if !v.dirty || !v.rush && v.next().After(v.step.now) {
 		return
 	}
-	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied)*copyPause
+	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied+v.host.stations.up.copied+v.host.stations.down.copied)*copyPause
 	v.epoch, v.dirty, v.rush = v.epoch+1, false, false
 	v.pause, v.late = v.step.now.Add(pause), time.Time{}
 	v.step.emit(Publish{v.snapshot()})
@@ -104,10 +105,12 @@ func (v *view) publish() {
 
 // snapshot returns a snapshot of the table.
 func (v *view) snapshot() *Snapshot {
-	link, mac := &v.host.link, &v.host.mac
+	link, st := &v.host.link, &v.host.stations
 	return &Snapshot{
 		epoch: v.epoch, up: link.up, self: link.self, broadcast: link.broadcast, groups: link.groups,
-		own: mac.own, learnt: mac.learnt, hostMAC: mac.dest(),
+		own: st.own.mac, ownSent: st.own.sent, stations: st.up.publish(),
+		home: st.home(), fallback4: st.fallback(netip.IPv4Unspecified()), fallback6: st.fallback(netip.IPv6Unspecified()),
+		given: st.given, links: st.links, here: st.down.publish(),
 		routes: v.routes.publish(), sources: v.sources.publish(),
 	}
 }

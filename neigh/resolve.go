@@ -8,28 +8,32 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// resolution is an address being resolved because the host sends frames to an
-// unknown MAC: the host's cache may outlive our table.
+// resolution is an address being resolved, on the fabric or on ib0.
 //
 //	start   send a request; keep the frames
-//	1 s     repeat the request, resolveTries times in total
-//	answer  the host receives it too and learns the right MAC; send the frames there
-//	silence drop the frames
+//	pause   repeat the request
+//	answer  send the frames there
+//	silence give up
 type resolution struct {
 	ip    netip.Addr
-	src   netip.Addr // source address of the requests
+	src   netip.Addr // of the first frame; the zero Addr: none
+	from  ipoib.MAC  // likewise
 	began time.Time
 	tries int
 	alarm alarm[*resolution]
 	kept  queue // frames
 }
 
-// resolver holds the active resolutions.
+// resolver holds the active resolutions of one side.
 type resolver struct {
-	step    *step
-	host    *host
-	byIP    map[netip.Addr]*resolution
-	retries alarms[*resolution]
+	step     *step
+	interval time.Duration     // between requests
+	tries    int               // requests
+	bytes    int               // kept in all queues, beyond which it keeps nothing
+	ask      func(*resolution) // sends a request
+	giveUp   func(*resolution) // takes what was kept, since no request was answered
+	byIP     map[netip.Addr]*resolution
+	retries  alarms[*resolution]
 }
 
 // await keeps a frame for the owner of ip, which it resolves. The frame's source address is src, or
@@ -41,24 +45,23 @@ func (s *resolver) await(ip, src netip.Addr, raw []byte) {
 			s.step.drop(DropResolveLimit)
 			return
 		}
-		r = &resolution{ip: ip, src: s.host.ips.source(ip, src), began: s.step.now}
+		r = &resolution{ip: ip, src: src, from: ipoib.MAC(raw[6:]), began: s.step.now}
 		s.byIP[ip] = r
 		s.request(r)
 	}
-	s.step.keep(&r.kept, raw)
+	s.step.keep(&r.kept, raw, s.bytes)
 }
 
-// request requests an address that is being resolved, for the first time or again, or gives
-// up after resolveTries.
+// request requests an address that is being resolved, for the first time or again, or gives up.
 func (s *resolver) request(r *resolution) {
-	if r.tries >= resolveTries {
-		s.step.dropKept(&r.kept, DropUnresolved)
+	if r.tries >= s.tries {
 		s.remove(r)
+		s.giveUp(r)
 		return
 	}
 	r.tries++
-	s.retries.set(&r.alarm, r, s.step.now.Add(resolveInterval))
-	s.host.sendRequest(r.src, r.ip)
+	s.retries.set(&r.alarm, r, s.step.now.Add(s.interval))
+	s.ask(r)
 }
 
 // expire repeats the requests that are due.
@@ -73,15 +76,15 @@ func (s *resolver) remove(r *resolution) {
 	s.retries.stop(&r.alarm)
 }
 
-// resolved ends the resolution of ip, if there is one, and returns the frames kept for it.
-func (s *resolver) resolved(ip netip.Addr) [][]byte {
+// end ends the resolution of ip, which has been answered, and returns it; nil: there is none. The caller takes what
+// was kept.
+func (s *resolver) end(ip netip.Addr) *resolution {
 	r := s.byIP[ip]
-	if r == nil {
-		return nil
+	if r != nil {
+		s.step.stats.Resolved.Observe(s.step.now.Sub(r.began))
+		s.remove(r)
 	}
-	s.step.stats.Resolved.Observe(s.step.now.Sub(r.began))
-	s.remove(r)
-	return s.step.drain(&r.kept)
+	return r
 }
 
 // detach gives up all resolutions.
@@ -144,7 +147,7 @@ func (t *Table) resolve(f frame) {
 		believed = p.ips
 	}
 	ip := target(believed, dst)
-	if !isUnicast(ip) || t.host.ips.has(ip) {
+	if !isUnicast(ip) || t.host.stations.has(ip) {
 		t.step.drop(DropUnresolvable)
 		return
 	}
@@ -159,7 +162,11 @@ func (t *Table) resolve(f frame) {
 
 // resolved is called when p has claimed ip. It sends the frames kept for ip to p.
 func (t *Table) resolved(ip netip.Addr, p *peer) {
-	for _, raw := range t.resolver.resolved(ip) {
+	r := t.resolver.end(ip)
+	if r == nil {
+		return
+	}
+	for _, raw := range t.step.drain(&r.kept) {
 		f, _ := parseFrame(raw)
 		t.route(f.readdressed(p.mac), true)
 	}
@@ -173,13 +180,14 @@ func (t *Table) correct(p *peer, ip, asker netip.Addr) {
 	if !p.corrected.IsZero() && t.step.now.Sub(p.corrected) < correctInterval {
 		return
 	}
-	if asker = t.host.ips.source(ip, asker); asker.IsUnspecified() {
+	if asker = t.host.stations.source(ip, asker); asker.IsUnspecified() {
 		return
 	}
 	var frame []byte
 	if ip.Is4() {
-		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: t.host.mac.dest(), TPA: asker}
-		frame = padded(arp.Append(newFrame(t.host.mac.dest(), p.mac, ipoib.EtherTypeARP)))
+		to := t.host.stations.dest(asker)
+		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: to, TPA: asker}
+		frame = padded(arp.Append(newFrame(to, p.mac, ipoib.EtherTypeARP)))
 	} else {
 		var err error
 		packet := ipoib.AppendNS(nil, ip, asker, p.addr())

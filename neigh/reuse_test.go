@@ -190,7 +190,7 @@ func TestMACInTheKernelsCacheGoesToItsAddress(t *testing.T) {
 	} {
 		b := newBench(t, Config{})
 		b.step(HostMAC{ownMAC})
-		b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})
+		b.step(given(ip(ipA), ip(llA)))
 		mac := plainMAC(peerB.gid)
 		b.step(HostNeighbours{[]Neighbour{{ip(ipB), mac}}})
 		b.step(attachedAt(selfEnd))

@@ -29,14 +29,10 @@ func (t *Table) admit(f frame) (Reason, bool) {
 	case t.peers.live.byMAC[f.src] != nil:
 		return DropLoopedMAC, false
 	}
-	ok, learnt := t.host.mac.admit(f.src, t.step.now)
-	if learnt {
-		t.view.urgent()
-	}
 	switch {
-	case !ok:
-		return DropForeignMAC, false
-	case t.host.mac.is(f.dst):
+	case !t.host.stations.admit(f.src, t.step.now):
+		return DropStationsFull, false
+	case t.host.stations.is(f.dst):
 		return DropToSelf, false
 	case !t.host.link.up:
 		return DropDetached, false
@@ -106,6 +102,8 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.resolved(t.translator.fabricND(e, body, ev.Multicast))
 	case typ == ipoib.EtherTypeEcho:
 		t.fabricEcho(e, body, ev.Multicast)
+	case typ == ipoib.EtherTypeIPv4 || typ == ipoib.EtherTypeIPv6:
+		t.toStation(e, typ, body, ev.Multicast)
 	default:
 		t.step.drop(DropEtherType)
 	}

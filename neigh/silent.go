@@ -110,7 +110,7 @@ func (s *silent) verify(p *peer) bool {
 	}
 	asked := 0
 	for _, ip := range slices.Backward(p.ips) {
-		source := s.host.ips.source(ip, netip.Addr{})
+		source := s.host.stations.source(ip, netip.Addr{})
 		if source.IsUnspecified() {
 			continue
 		}

@@ -169,7 +169,7 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	for i := range maxHostAddrs {
 		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
 	}
-	b.step(HostAddrs{Addrs: addrs})
+	b.step(given(addrs...))
 	b.advance(time.Minute)
 	b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
 	b.now = b.now.Add(noticePause)

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"sync/atomic"
 
 	"ipoibd/hca"
@@ -18,9 +19,15 @@ type Snapshot struct {
 	self      endpoint
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest
-	own       station
-	learnt    station
-	hostMAC   ipoib.MAC
+	own       ipoib.MAC
+	ownSent   *atomic.Bool                  // mark: own has sent
+	stations  *shards[macKey, *atomic.Bool] // marks of those behind ib0; nil: none
+	home      ipoib.MAC                     // has the given addresses
+	given     []netip.Prefix                // addresses of the host
+	links     []netip.Prefix                // its networks; see onLink
+	here      *shards[ipKey, ipoib.MAC]     // destinations by address; nil: none
+	fallback4 ipoib.MAC                     // for addresses that are not on the link
+	fallback6 ipoib.MAC
 	routes    *shards[macKey, route]    // peers with a handle; nil: none
 	sources   *shards[endpoint, source] // peers with a handle, and those whose MAC is not the plain one; nil: none
 }
@@ -85,7 +92,7 @@ func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atom
 		return from.mac, &from.heard.bytes
 	}
 	mac = plainMAC(gid)
-	for n := uint32(1); s.own.is(mac) || s.learnt.is(mac); n++ {
+	for n := uint32(1); s.isStation(mac); n++ {
 		mac = rehashedMAC(gid, qpn, n)
 	}
 	return mac, nil
@@ -106,22 +113,59 @@ func (s *Snapshot) source(gid hca.GID, qpn hca.QPN) (source, bool) {
 	return from, ok
 }
 
-// HostMAC returns the destination MAC of unicast frames for the host.
-func (s *Snapshot) HostMAC() ipoib.MAC { return s.hostMAC }
+// HostMAC returns the destination MAC of unicast frames for ip, or false if the slow path must find the station.
+func (s *Snapshot) HostMAC(ip netip.Addr) (ipoib.MAC, bool) {
+	for i := range s.given[:min(len(s.given), maxCompared)] {
+		if s.given[i].Addr() == ip {
+			return s.home, true
+		}
+	}
+	if s.here != nil {
+		key := keyOfIP(ip)
+		if m, ok := s.here[key.shardOf()][key]; ok {
+			return m, true
+		}
+	}
+	if onLink(s.links, ip) {
+		return ipoib.MAC{}, false
+	}
+	if ip.Is4() {
+		return s.fallback4, true
+	}
+	return s.fallback6, true
+}
+
+// maxCompared is up to how many addresses of the host a comparison with each is faster than a lookup.
+const maxCompared = 4
 
 // FromHost reports whether src is a known MAC of the host; if not, the slow
 // path must handle the frame. It marks src as active.
 func (s *Snapshot) FromHost(src ipoib.MAC) bool {
-	switch {
-	case s.own.is(src):
-		mark(s.own.sent)
-	case s.learnt.is(src):
-		mark(s.learnt.sent)
-	default:
+	if src == s.own {
+		if s.ownSent == nil {
+			return false
+		}
+		mark(s.ownSent)
+		return true
+	}
+	m := s.station(src)
+	if m == nil {
 		return false
 	}
+	mark(m)
 	return true
 }
+
+// station returns the mark of a station behind ib0, or nil if there is no such station.
+func (s *Snapshot) station(m ipoib.MAC) *atomic.Bool {
+	if s.stations == nil {
+		return nil
+	}
+	key := keyOf(m)
+	return s.stations[key.shardOf()][key]
+}
+
+func (s *Snapshot) isStation(m ipoib.MAC) bool { return m == s.own || s.station(m) != nil }
 
 // Self reports whether a sender is this interface itself.
 func (s *Snapshot) Self(gid hca.GID, qpn hca.QPN) bool {

@@ -12,7 +12,7 @@ const (
 	DropOversize                   // longer than the MTU
 	DropEtherType                  // not carried by IPoIB, or from the fabric and neither ARP, RARP, ND nor an echo
 	DropBadSource                  // source MAC is zero or multicast, or source GID or QPN is impossible
-	DropForeignMAC                 // a second MAC behind ib0
+	DropStationsFull               // from a MAC behind ib0, of which there are too many
 	DropLoopedMAC                  // from the host, with the MAC of a peer: a loop behind ib0
 	DropToSelf                     // from the host to its own MAC
 	DropDetached                   // no QP
@@ -37,7 +37,7 @@ const (
 )
 
 var reasonNames = [NumReason]string{
-	"runt", "oversize", "ethertype", "bad_source", "foreign_mac", "looped_mac", "to_self", "detached",
+	"runt", "oversize", "ethertype", "bad_source", "stations_full", "looped_mac", "to_self", "detached",
 	"bad_arp", "bad_nd", "unmapped_link_address", "nd_too_long", "forged_link_address", "own_multicast",
 	"unresolvable", "unresolved", "resolutions_full", "kept_frames_full", "kept_bytes_full", "ah_failed",
 	"ah_limit", "evicted", "bad_echo", "echo_stranger", "echo_limit",
@@ -67,11 +67,14 @@ type Stats struct {
 	// Messages that the table itself originated; they are not part of the sum above.
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
+	Seeks         uint64 // ARP requests and solicitations to stations, for unknown addresses behind ib0
 	Corrections   uint64 // messages to the host that correct the MAC of a peer
 
 	Silences uint64 // times that the table requested the addresses of a silent peer
 	Evicted  uint64 // peers removed to make room for others
 	AHFailed uint64 // failed attempts to create a handle
+
+	AddressesFull uint64 // addresses of stations for which there was no room
 
 	Resolved hca.Durations // of the resolutions that were answered, from the first request
 
@@ -102,6 +105,8 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "kept", Kind: hca.CountGauge, Value: uint64(s.Kept)},
 		{Name: "requests", Kind: hca.CountTotal, Value: s.Requests},
 		{Name: "announcements", Kind: hca.CountTotal, Value: s.Announcements},
+		{Name: "seeks", Kind: hca.CountTotal, Value: s.Seeks},
+		{Name: "addresses_full", Kind: hca.CountError, Value: s.AddressesFull},
 		{Name: "corrections", Kind: hca.CountTotal, Value: s.Corrections},
 		{Name: "silences", Kind: hca.CountTotal, Value: s.Silences},
 		{Name: "stray_notices", Kind: hca.CountTotal, Value: s.Notices},

@@ -26,13 +26,13 @@ func (s *step) sent(late bool) {
 // queue holds frames kept for one destination, oldest first.
 type queue struct{ frames [][]byte }
 
-// keep appends a frame to a queue and takes ownership of it. It drops new frames rather than old
-// ones, because the first frames open a connection and later ones are retransmitted.
-func (s *step) keep(q *queue, frame []byte) {
+// keep appends a frame to a queue and takes ownership of it, as long as at most limit bytes are kept in all queues. It
+// drops new frames rather than old ones, because the first frames open a connection and later ones are retransmitted.
+func (s *step) keep(q *queue, frame []byte, limit int) {
 	switch {
 	case len(q.frames) >= maxPeerFrames:
 		s.drop(DropKeptFrames)
-	case s.stats.KeptBytes+len(frame) > maxKeptBytes:
+	case s.stats.KeptBytes+len(frame) > limit:
 		s.drop(DropKeptBytes)
 	default:
 		q.frames = append(q.frames, frame)

@@ -59,9 +59,9 @@ func (n *notices) admit(e endpoint, now time.Time) bool {
 // answer announces the host to a sender of stray datagrams. The sender need not be a
 // peer: after a restart the table has none. p is the peer at e, or nil. Every Stray ends in one counter.
 func (n *notices) answer(e endpoint, p *peer) {
-	now, ips := n.step.now, &n.host.ips
+	now := n.step.now
 	switch {
-	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || len(ips.given)+len(ips.learnt) == 0:
+	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || n.host.stations.none():
 		n.step.stats.StraysUnanswerable++
 	case now.Before(n.last[e].at.Add(n.last[e].pause)):
 		n.step.stats.StraysPaused++
@@ -85,8 +85,10 @@ func (n *notices) send(e endpoint, ah hca.AH) {
 	if n.last[e].pause == noticePause {
 		most = 1
 	}
-	ips := n.host.ips.all()
-	for _, ip := range ips[:min(len(ips), most)] {
+	for ip := range n.host.stations.all() {
+		if most--; most < 0 {
+			break
+		}
 		n.step.emit(SendFabric{to, n.host.announcement(ip)})
 	}
 }

@@ -20,7 +20,8 @@ type Table struct {
 	peers   peers
 
 	translator translator
-	resolver   resolver
+	resolver   resolver // of addresses on the fabric
+	seeker     resolver // of addresses behind ib0
 	notices    notices
 
 	echoes        rate      // requests that were answered
@@ -35,6 +36,7 @@ func New(conf Config) *Table {
 	t := &Table{}
 	s, h, v := &t.step, &t.host, &t.view
 	h.step = s
+	h.stations.init()
 	v.step, v.host = s, h
 	t.silent.step, t.silent.host = s, h
 	t.handles = handles{step: s, host: h, view: v, silent: &t.silent, asked: make(map[uint64]*peer)}
@@ -43,7 +45,15 @@ func New(conf Config) *Table {
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.translator = translator{step: s, host: h, peers: &t.peers}
-	t.resolver = resolver{step: s, host: h, byIP: make(map[netip.Addr]*resolution)}
+	t.resolver = resolver{
+		step: s, interval: resolveInterval, tries: resolveTries, bytes: maxKeptBytes, byIP: make(map[netip.Addr]*resolution),
+		ask:    func(r *resolution) { h.sendRequest(h.stations.source(r.ip, r.src), r.ip) },
+		giveUp: func(r *resolution) { s.dropKept(&r.kept, DropUnresolved) },
+	}
+	t.seeker = resolver{
+		step: s, interval: seekInterval, tries: seekTries, bytes: maxSoughtBytes, byIP: make(map[netip.Addr]*resolution),
+		ask: t.seek, giveUp: t.unanswered,
+	}
 	t.notices = notices{
 		step: s, host: h, view: v, handles: &t.handles,
 		byGID: make(map[hca.GID]int), last: make(map[endpoint]notice), asked: make(map[uint64]endpoint),
@@ -78,8 +88,8 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.host.setAddrs(ev)
 	case HostMAC:
 		t.hostMAC(ev.MAC)
-	case HostPortChanged:
-		t.hostPortChanged(ev.Alone)
+	case HostPort:
+		t.hostPort(ev)
 	case HostNeighbours:
 		t.peers.hints = newHints(ev.Entries)
 	case Stray:
@@ -95,6 +105,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.dataIdle(ev.Idle)
 	case Tick:
 	}
+	t.stationsChanged()
 	t.schedule()
 	t.view.publish()
 	out, t.step.out = t.step.out, nil
@@ -110,6 +121,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 	}
 	for _, at := range [...]time.Time{
 		t.resolver.retries.next(),
+		t.seeker.retries.next(),
 		t.handles.pauses.next(),
 		t.peers.doubts.next(),
 		t.silent.next(),
@@ -128,6 +140,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 // expire runs everything that is due.
 func (t *Table) expire() {
 	t.resolver.expire()
+	t.seeker.expire()
 	t.handles.expire()
 	t.peers.expireDoubts()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
@@ -143,9 +156,7 @@ func (t *Table) expire() {
 	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.step.now) {
 		t.sweepDue = time.Time{}
 		t.peers.sweep()
-		if t.host.mac.refresh(t.step.now) {
-			t.view.change()
-		}
+		t.host.stations.sweep(t.step.now)
 	}
 }
 
@@ -163,7 +174,7 @@ func (t *Table) schedule() {
 	if t.marksDue.IsZero() && !t.idle && len(t.peers.live.byEndpoint) > 0 {
 		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || t.host.mac.learnt.sent != nil) {
+	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || !t.host.stations.idle()) {
 		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }
@@ -172,7 +183,7 @@ func (t *Table) schedule() {
 func (t *Table) Stats() Stats {
 	s := t.step.stats
 	s.Heard, s.Used = t.peers.live.heard.Len(), t.peers.live.used.Len()
-	s.Resolutions = len(t.resolver.byIP)
+	s.Resolutions = len(t.resolver.byIP) + len(t.seeker.byIP)
 	return s
 }
 

@@ -17,7 +17,7 @@ import (
 //
 //	peer NAME qpn N gid A      name an endpoint
 //	attach NAME [mtu N] | detach
-//	mac MAC | addrs IP... | port changed | port alone | neighbours IP=MAC... | asks IP...
+//	mac MAC | addrs IP... | port [MAC] | neighbours IP=MAC... | asks IP...
 //	host [from MAC] [to MAC] WHAT
 //	fabric NAME [unicast|multicast] [as NAME] WHAT
 //	ah ready N | ah failed N timeout|invalid
@@ -107,7 +107,7 @@ func (p *player) describe(actions []Action) (out []string) {
 			p.macs[peer.mac] = "@" + name
 		}
 	}
-	p.macs[p.table.host.mac.own.mac] = "own"
+	p.macs[p.table.host.stations.own.mac] = "own"
 	for _, a := range actions {
 		out = append(out, p.action(a))
 	}
@@ -207,9 +207,12 @@ func (p *player) event(w []string) Event {
 	case "collide":
 		return HostMAC{p.macOf(p.end(w[1]))}
 	case "addrs":
-		return HostAddrs{Addrs: ipList(w[1:])}
+		return given(ipList(w[1:])...)
 	case "port":
-		return HostPortChanged{Alone: len(w) > 1 && w[1] == "alone"}
+		if len(w) > 1 {
+			return HostPort{Up: true, Master: p.macArg(w[1])}
+		}
+		return HostPort{Up: true}
 	case "neighbours":
 		return p.neighbours(w[1:])
 	case "stray":
@@ -295,6 +298,10 @@ func (p *player) fabricEvent(w []string) Event {
 			ev.Msg = fabricARP(p.end(as), arpOp(w[1]), w[2], w[4], multicast).Msg
 		}
 		return ev
+	}
+	if w[0] == "ip" {
+		src, dst := ip(w[1]), ip(w[3])
+		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.gid, from.qpn, multicast}
 	}
 	if w[0] == "echo" {
 		echo := ipoib.Echo{Reply: w[1] == "reply", ID: uint64(transcript.Number(p.tb, w[3]))}

@@ -42,7 +42,7 @@ func TestRequestsStartOnceTheHostHasAnAddress(t *testing.T) {
 	if n := b.table.Stats().Silences; n != 0 {
 		t.Errorf("%d silences counted without a request", n)
 	}
-	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA)}})
+	b.step(given(ip(ipA)))
 	if got := asks(b.pass(2*silenceLimit, 100*time.Millisecond, send)); fmt.Sprint(got) != "[10.9.0.0]" {
 		t.Errorf("requests for %v within 2 s of the new address, want [10.9.0.0]", got)
 	}
@@ -244,7 +244,7 @@ func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
 // single message in return. A sender that keeps sending gets the other addresses too.
 func TestFirstNoticeIsOneMessage(t *testing.T) {
 	b := attachedBench(t, Config{})
-	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip("10.0.0.7"), ip(llA)}})
+	b.step(given(ip(ipA), ip("10.0.0.7"), ip(llA)))
 	b.advance(2 * time.Minute)
 	for i, want := range []int{1, 3, 3} {
 		sent := 0

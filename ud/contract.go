@@ -2,6 +2,7 @@ package ud
 
 import (
 	"errors"
+	"net/netip"
 	"sync/atomic"
 
 	"ipoibd/hca"
@@ -50,8 +51,9 @@ type Peers interface {
 	// delivers, and for no other, so an implementation can use it to note which peers
 	// are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64)
-	// HostMAC is the destination of unicast frames towards the host.
-	HostMAC() ipoib.MAC
+	// HostMAC returns the destination of unicast frames for ip on the host's side. It returns
+	// false if it is not known there; the message then goes to the slow path.
+	HostMAC(ip netip.Addr) (mac ipoib.MAC, ok bool)
 	// FromHost reports whether frames with the source address src may pass; if
 	// not, the frame goes to the slow path.
 	FromHost(src ipoib.MAC) bool

@@ -44,6 +44,7 @@ type message struct {
 //  7. sent from our own address: OwnMulticast
 //  8. echoes, and ARP, RARP and ND, whose bodies carry link addresses: slow path
 //  9. no IP header of the version that the type requires: Malformed
+//  10. an address that is not known on the host's side: slow path; of a large receive: UnknownStation
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -73,8 +74,13 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if !ok {
 		return m, Malformed
 	}
+	if m.dst, ok = r.hostDst(ip, m.from.Multicast); !ok {
+		if wc.LRO.Segments != 0 { // the slow path does not cut it
+			return m, UnknownStation
+		}
+		return m, SlowPathed
+	}
 	m.src, m.bytes = r.peers.PeerMAC(sgid, wc.SrcQPN)
-	m.dst = r.hostDst(ip, m.from.Multicast)
 	return m, Delivered
 }
 
@@ -144,15 +150,15 @@ var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 // address, not on the GRH, because with replication a message to a group arrives
 // in a packet to a unicast address. A message that was sent to a group but has a
 // unicast IP address is taken for a directed broadcast, since the subnet mask is
-// unknown here.
-func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) ipoib.MAC {
+// unknown here. hostDst returns false for an address that is not known on the host's side.
+func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) (dst ipoib.MAC, ok bool) {
 	switch {
 	case ip.IsMulticast() || ip == limitedBroadcast:
-		return ipoib.GroupMAC(ip)
+		return ipoib.GroupMAC(ip), true
 	case toGroup:
-		return ipoib.Broadcast
+		return ipoib.Broadcast, true
 	}
-	return r.peers.HostMAC()
+	return r.peers.HostMAC(ip)
 }
 
 // ethernet turns the message into a frame for the sink, in place: virtio and

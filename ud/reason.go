@@ -40,7 +40,9 @@ const (
 	NoGRH         // completion without the GRH flag: no source address
 	BadGRH        // GRH area is neither IPv4 nor IPv6
 	Malformed     // no IP header behind an IP ethertype
-	SinkRefused   // the host did not accept it
+	// UnknownStation: RX, a large receive for an address that is not known on the host's side
+	UnknownStation
+	SinkRefused // the host did not accept it
 
 	numReason
 )
@@ -56,27 +58,28 @@ var reasons = [numReason]hca.Counter{
 	Probed:       {Name: "probe", Kind: hca.CountTotal},
 	OwnMulticast: {Name: "own_multicast", Kind: hca.CountTotal},
 
-	Truncated:     {Name: "drop_truncated", Kind: hca.CountDrop},
-	Runt:          {Name: "drop_runt", Kind: hca.CountDrop},
-	Offload:       {Name: "drop_offload", Kind: hca.CountDrop},
-	EtherType:     {Name: "drop_ethertype", Kind: hca.CountDrop},
-	TooLong:       {Name: "drop_too_long", Kind: hca.CountDrop},
-	LongHeaders:   {Name: "drop_long_headers", Kind: hca.CountDrop},
-	HiddenND:      {Name: "drop_hidden_nd", Kind: hca.CountDrop},
-	ForeignSource: {Name: "drop_foreign_source", Kind: hca.CountDrop},
-	RouterMessage: {Name: "drop_router_message", Kind: hca.CountDrop},
-	NoPeers:       {Name: "drop_no_peers", Kind: hca.CountDrop},
-	SlowPathFull:  {Name: "drop_slow_path_full", Kind: hca.CountDrop},
-	SlowPathLimit: {Name: "drop_slow_path_limit", Kind: hca.CountDrop},
-	InjectFull:    {Name: "drop_inject_full", Kind: hca.CountDrop},
-	NoQP:          {Name: "drop_no_qp", Kind: hca.CountDrop},
-	PostRefused:   {Name: "drop_post_refused", Kind: hca.CountDrop},
-	Reset:         {Name: "drop_reset", Kind: hca.CountDrop},
-	Held:          {Name: "drop_held", Kind: hca.CountDrop},
-	NoGRH:         {Name: "drop_no_grh", Kind: hca.CountDrop},
-	BadGRH:        {Name: "drop_bad_grh", Kind: hca.CountDrop},
-	Malformed:     {Name: "drop_malformed", Kind: hca.CountDrop},
-	SinkRefused:   {Name: "drop_sink_refused", Kind: hca.CountDrop},
+	Truncated:      {Name: "drop_truncated", Kind: hca.CountDrop},
+	Runt:           {Name: "drop_runt", Kind: hca.CountDrop},
+	Offload:        {Name: "drop_offload", Kind: hca.CountDrop},
+	EtherType:      {Name: "drop_ethertype", Kind: hca.CountDrop},
+	TooLong:        {Name: "drop_too_long", Kind: hca.CountDrop},
+	LongHeaders:    {Name: "drop_long_headers", Kind: hca.CountDrop},
+	HiddenND:       {Name: "drop_hidden_nd", Kind: hca.CountDrop},
+	ForeignSource:  {Name: "drop_foreign_source", Kind: hca.CountDrop},
+	RouterMessage:  {Name: "drop_router_message", Kind: hca.CountDrop},
+	NoPeers:        {Name: "drop_no_peers", Kind: hca.CountDrop},
+	SlowPathFull:   {Name: "drop_slow_path_full", Kind: hca.CountDrop},
+	SlowPathLimit:  {Name: "drop_slow_path_limit", Kind: hca.CountDrop},
+	UnknownStation: {Name: "drop_unknown_station", Kind: hca.CountDrop},
+	InjectFull:     {Name: "drop_inject_full", Kind: hca.CountDrop},
+	NoQP:           {Name: "drop_no_qp", Kind: hca.CountDrop},
+	PostRefused:    {Name: "drop_post_refused", Kind: hca.CountDrop},
+	Reset:          {Name: "drop_reset", Kind: hca.CountDrop},
+	Held:           {Name: "drop_held", Kind: hca.CountDrop},
+	NoGRH:          {Name: "drop_no_grh", Kind: hca.CountDrop},
+	BadGRH:         {Name: "drop_bad_grh", Kind: hca.CountDrop},
+	Malformed:      {Name: "drop_malformed", Kind: hca.CountDrop},
+	SinkRefused:    {Name: "drop_sink_refused", Kind: hca.CountDrop},
 }
 
 func (r Reason) String() string {
@@ -97,7 +100,7 @@ var (
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
 		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND,
-		NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, SinkRefused,
+		NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, UnknownStation, SinkRefused,
 	}
 )
 

@@ -185,7 +185,17 @@ func (p *printer) printInterface(f *report.Interface) {
 	if f.LastError != "" && f.LastError != f.Detail {
 		p.line("  last error\t%s", f.LastError)
 	}
-	p.line("  MAC\t%s; host behind it %s", f.MAC, f.HostMAC)
+	p.line("  MAC\t%s", f.MAC)
+	for _, st := range f.Stations {
+		text := cmp.Or(strings.Join(st.IPs, ", "), "no address")
+		if st.Router {
+			text += "; IPv6 router"
+		}
+		if st.Default && len(f.Stations) > 1 {
+			text += "; gets what is sent to unknown addresses"
+		}
+		p.line("  station %s\t%s", st.MAC, text)
+	}
 	if q := f.QP; q != nil {
 		state := strings.TrimSpace(q.State + " generation " + fmt.Sprint(q.Generation))
 		p.line("  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s", q.QPN, state, uint16(q.PKey), uint32(q.QKey), q.GID)

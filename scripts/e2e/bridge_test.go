@@ -1,11 +1,10 @@
 package e2e
 
 import (
-	"net/netip"
+	"fmt"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
-	"ipoibd/ud/ipoib"
 )
 
 // bridgeMAC differs from ib0's, so that frames of the bridge's own address
@@ -13,7 +12,7 @@ import (
 const bridgeMAC = "02:00:00:00:44:01"
 
 // ib0 of one host is a port of a bridge. The host's own address lies on the
-// bridge and is reached; a second MAC behind the bridge is refused and counted.
+// bridge and is reached, and so are several guests.
 func TestBridge(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -29,42 +28,54 @@ func TestBridge(t *testing.T) {
 		t.Errorf("the MAC behind %s is %s, want the bridge's, %s", ifName, got, bridgeMAC)
 	}
 
-	guest := a.guest("10.44.0.99/24")
-	if guest.Command("ping", "-n", "-c", "2", "-W", "0.5", b.ip4()).Run() == nil {
-		t.Error("a second MAC behind the bridge reaches the other host")
+	// Three guests and a macvlan interface of the host, each reached from the first packet on.
+	guests := []*nstest.Namespace{a.guest("guest0", 101), a.guest("guest1", 102), a.guest("guest2", 103), a.macvlan("br0", 104)}
+	reach := func(what string) {
+		t.Helper()
+		for i, g := range guests {
+			for _, to := range []string{guestIP4(101 + i), guestIP6(101 + i)} {
+				b.Run("ping", "-n", "-q", "-c", "3", "-i", "0.1", "-W", "2", to)
+			}
+			for _, to := range []string{b.ip4(), b.ip6()} {
+				g.Run("ping", "-n", "-q", "-c", "3", "-i", "0.1", "-W", "2", to)
+			}
+		}
+		t.Logf("%s: all pairs reach each other", what)
 	}
-	a.counts("neigh_drop_foreign_mac")
+	reach("at first")
 	pingAll(a, b)
+	if st := a.iface().Stations; len(st) < 6 { // ib0, br0, three guests, a macvlan
+		t.Errorf("stations %+v", st)
+	}
+	// No guest needs to speak first after a restart.
+	a.daemon.kill()
+	a.start()
+	a.waitCarrier()
+	for i := range guests {
+		eventually(t, repairLimit, "guest is reached after a restart", func() bool {
+			return b.Command("ping", "-n", "-q", "-c", "1", "-W", "0.2", guestIP4(101+i)).Run() == nil
+		})
+	}
+	reach("after a restart")
 }
 
-// If the host uses ib0 itself, a stray frame from another MAC does not divert
-// its traffic.
-func TestStrayMAC(t *testing.T) {
+// A macvlan interface on ib0, which has addresses itself, does not divert the host's traffic.
+func TestMacvlan(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	a, b := twoJoined(t)
-	stray := mac(bridgeMAC)
-	request := ipoib.EtherARP{Op: 1, SHA: stray, SPA: netip.MustParseAddr("10.44.0.98"), TPA: netip.MustParseAddr(b.ip4())}
-	newPacketSocket(a).send(ether(ipoib.Broadcast, stray, ipoib.EtherTypeARP, request.Append(nil)))
-	a.counts("neigh_drop_foreign_mac")
-	pingAll(a, b)
-	if s := a.iface(); s.HostMAC != s.MAC {
-		t.Errorf("the MAC behind %s is %s, want its own, %s", ifName, s.HostMAC, s.MAC)
+	g := a.macvlan(ifName, 101)
+	for range 2 {
+		g.Run("ping", "-n", "-q", "-c", "3", "-i", "0.1", "-W", "2", b.ip4())
+		b.Run("ping", "-n", "-q", "-c", "3", "-i", "0.1", "-W", "2", guestIP4(101))
+		b.Run("ping", "-n", "-q", "-c", "3", "-i", "0.1", "-W", "2", guestIP6(101))
+		pingAll(a, b)
 	}
 }
 
-// counts waits until a counter of ib0 is no longer zero.
-func (h *host) counts(name string) {
-	h.tb.Helper()
-	eventually(h.tb, repairLimit, name+" is counted", func() bool {
-		n, ok := h.iface().Counters[name]
-		if !ok {
-			h.tb.Fatalf("no counter %s in %+v", name, h.iface().Counters)
-		}
-		return n > 0
-	})
-}
+func guestIP4(number int) string { return fmt.Sprintf("10.44.0.%d", number) }
+func guestIP6(number int) string { return fmt.Sprintf("fd44::%d", number) }
 
 // bridge puts ib0, still down, into a bridge of another MAC that has the host's
 // addresses, and sets both up.
@@ -77,12 +88,25 @@ func (h *host) bridge() {
 	h.addAddrs("br0")
 }
 
-// guest returns a namespace behind the host's bridge, with an address.
-func (h *host) guest(cidr string) *nstest.Namespace {
+// guest returns a namespace behind the host's bridge, with addresses.
+func (h *host) guest(name string, number int) *nstest.Namespace {
 	h.tb.Helper()
 	guest := nstest.New(h.tb)
-	nstest.Veth(h.tb, guest, nstest.Dev, h.Namespace, "guest0", h.iface().MTU)
-	h.Run("ip", "link", "set", "guest0", "master", "br0")
-	guest.Run("ip", "addr", "add", cidr, "dev", nstest.Dev)
+	nstest.Veth(h.tb, guest, nstest.Dev, h.Namespace, name, h.iface().MTU)
+	h.Run("ip", "link", "set", name, "master", "br0")
+	guest.Run("ip", "addr", "add", guestIP4(number)+"/24", "dev", nstest.Dev)
+	guest.Run("ip", "addr", "add", guestIP6(number)+"/64", "dev", nstest.Dev, "nodad")
+	return guest
+}
+
+// macvlan returns a namespace with a macvlan interface on one of the host's interfaces, with addresses.
+func (h *host) macvlan(on string, number int) *nstest.Namespace {
+	h.tb.Helper()
+	guest := nstest.New(h.tb)
+	h.Run("ip", "link", "add", "mv0", "link", on, "type", "macvlan", "mode", "bridge")
+	h.Run("ip", "link", "set", "mv0", "netns", guest.Path())
+	guest.Run("ip", "link", "set", "mv0", "up")
+	guest.Run("ip", "addr", "add", guestIP4(number)+"/24", "dev", "mv0")
+	guest.Run("ip", "addr", "add", guestIP6(number)+"/64", "dev", "mv0", "nodad")
 	return guest
 }

@@ -34,9 +34,16 @@ type iface struct {
 	Adopted  bool              `json:"adopted"`
 	Lanes    int               `json:"lanes"`
 	QP       *qp               `json:"qp"`
+	Stations []stationStatus   `json:"stations"`
 	Peers    []peer            `json:"peers"`
 	Counters map[string]uint64 `json:"counters"`
 	Kernel   map[string]uint64 `json:"kernel"`
+}
+
+type stationStatus struct {
+	MAC    string   `json:"mac"`
+	IPs    []string `json:"ips"`
+	Groups []string `json:"groups"`
 }
 
 type qp struct {

@@ -105,7 +105,7 @@ var diagnoses = []struct {
 	{"healthy, no daemon", idle, func(*Facts) {}, "", "", ""},
 	{"healthy, with a daemon", busy, func(*Facts) {}, "", "", ""},
 
-	{"a second MAC", busy, func(f *Facts) { f.countOfInterface("neigh_drop_foreign_mac", 66, 69) }, "drops", "neigh_drop_foreign_mac grew by 3 to 69: from a second MAC", "ipoibd status -v"},
+	{"too many MACs", busy, func(f *Facts) { f.countOfInterface("neigh_drop_stations_full", 66, 69) }, "drops", "neigh_drop_stations_full grew by 3 to 69: from a MAC behind ib0, of which there are too many", "ipoibd status -v"},
 	{"the TAP's queue is full", busy, func(f *Facts) {
 		f.countOfInterface("tx_sent", 1, 9)
 		f.Earlier.Interfaces[0].Kernel = report.Counters{"kernel_tx_dropped": {Value: 1}, "tap_filter_passed": {Value: 1}}
@@ -113,7 +113,7 @@ var diagnoses = []struct {
 	}, "drops", "kernel_tx_dropped grew by 2 to 3", ""},
 	{"a device's drops", busy, func(f *Facts) { f.count("rx_drop_icrc", 1, 2) }, "drops", "rx_drop_icrc grew by 1 to 2: wrong checksum", ""},
 	{"drops that another finding explains", busy, func(f *Facts) { f.count("rx_drop_qkey", 1, 2) }, "qkey_mismatch", "", ""},
-	{"drops before", busy, func(f *Facts) { f.countOfInterface("neigh_drop_foreign_mac", 69, 69) }, "", "", ""},
+	{"drops before", busy, func(f *Facts) { f.countOfInterface("neigh_drop_stations_full", 69, 69) }, "", "", ""},
 	{"a port of the bridge has a larger MTU", busy, func(f *Facts) {
 		f.Netdev("ib0").MTU, f.Netdev("ib0").Master = 1444, "br0"
 		f.Netdevs = append(f.Netdevs, Netdev{Name: "veth1", MTU: 1500, Master: "br0"}, Netdev{Name: "veth2", MTU: 1500, Master: "br1"})

@@ -129,12 +129,9 @@ func (h *host) checkSources() {
 }
 
 // ownAddrs returns the addresses of ib0 and its master that the host may use: the table announces them.
-func (h *host) ownAddrs() (own []netip.Addr) {
+func (h *host) ownAddrs() []netip.Prefix {
 	list := h.sources()
-	for _, p := range h.now.SelfAddrs() {
-		if list == nil || slices.Contains(list, p.Addr()) {
-			own = append(own, p.Addr())
-		}
-	}
-	return own
+	return slices.DeleteFunc(h.now.SelfAddrs(), func(p netip.Prefix) bool {
+		return list != nil && !slices.Contains(list, p.Addr())
+	})
 }

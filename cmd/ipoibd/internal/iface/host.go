@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
@@ -121,14 +120,6 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	case old.Present:
 		h.now.MTU = old.MTU // until the inspection has found it
 	}
-}
-
-// alone reports whether only the host itself uses the interface, so that no other MAC is
-// expected behind it: a bridge port has a master, and the interface below a macvlan or a
-// guest has no address.
-func alone(st link.State) bool {
-	own := func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() }
-	return st.Master == 0 && slices.ContainsFunc(st.Addrs, own)
 }
 
 // setCarrier has the worker raise or drop the carrier, which stays off as long as another process has a

@@ -135,12 +135,12 @@ func (n *neighbours) leave() {
 }
 
 // hostChanged reports changes of ib0 to the table, and the addresses of the host.
-func (n *neighbours) hostChanged(old, st link.State, own []netip.Addr) {
+func (n *neighbours) hostChanged(old, st link.State, own []netip.Prefix) {
 	if st.MAC != old.MAC {
 		n.step(neigh.HostMAC{MAC: st.MAC})
 	}
-	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
-		n.step(neigh.HostPortChanged{Alone: alone(st)})
+	if st.Master != old.Master || st.MasterMAC != old.MasterMAC || st.Up != old.Up {
+		n.step(neigh.HostPort{Up: st.Up, Master: st.MasterMAC})
 	}
 	n.step(neigh.HostAddrs{Addrs: own})
 }

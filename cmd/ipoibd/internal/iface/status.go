@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,7 @@ func (h *highest) with(n uint64) uint64 {
 type snapshot struct {
 	report.Interface // without the peers and the counters that readers collect themselves
 	peers            []neigh.PeerInfo
+	stations         []neigh.StationInfo
 }
 
 // Status returns the state of the interface. Any goroutine may call it. It does not wait for
@@ -79,7 +81,7 @@ func (f *Iface) Status() report.Interface {
 func (f *Iface) statusWithoutKernel(tap link.Counters) report.Interface {
 	last := f.shown.snapshot.Load()
 	s := last.Interface
-	s.Peers = reportPeers(last.peers)
+	s.Peers, s.Stations = reportPeers(last.peers), reportStations(last.stations)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
 	f.lanes.count(s.Counters)
 	s.Counters.AddTotals(f.before.Counters)
@@ -119,13 +121,28 @@ func reportPeers(list []neigh.PeerInfo) []report.Peer {
 		if len(p.IPs) == 0 && p.Handle == "none" {
 			continue
 		}
-		ips := make([]string, 0, len(p.IPs))
-		for _, ip := range p.IPs {
-			ips = append(ips, ip.String())
-		}
 		out = append(out, report.Peer{
-			MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle,
+			MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: addresses(p.IPs), Used: p.Used, Handle: p.Handle,
 			Sent: p.Sent, Heard: p.Heard, TxBytes: p.SentBytes, RxBytes: p.HeardBytes,
+		})
+	}
+	return out
+}
+
+// addresses returns the text of IP addresses.
+func addresses(ips []netip.Addr) []string {
+	out := make([]string, 0, len(ips))
+	for _, ip := range ips {
+		out = append(out, ip.String())
+	}
+	return out
+}
+
+func reportStations(list []neigh.StationInfo) []report.Station {
+	out := make([]report.Station, 0, len(list))
+	for _, st := range list {
+		out = append(out, report.Station{
+			MAC: st.MAC.String(), IPs: addresses(st.IPs), Heard: st.Seen, Default: st.Default, Router: st.Router,
 		})
 	}
 	return out
@@ -183,7 +200,7 @@ func (f *Iface) publish(now time.Time) {
 // show makes a snapshot.
 func (f *Iface) show(now time.Time) {
 	l := f.rec.ladder
-	s := &snapshot{peers: f.nbrs.table.Peers(), Interface: report.Interface{
+	s := &snapshot{peers: f.nbrs.table.Peers(), stations: f.nbrs.table.Stations(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		Netns: f.cfg.Netns, Netdev: f.cfg.Netdev, Owner: f.cfg.Owner,
 		MTU: f.host.now.MTU, MTULimit: f.host.mtuReport.path, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
@@ -201,8 +218,10 @@ func (f *Iface) show(now time.Time) {
 	if f.host.now.Present {
 		s.MAC, s.HostMAC = ipoib.MAC(f.host.now.MAC).String(), ipoib.MAC(f.host.now.MAC).String()
 	}
-	if p := f.nbrs.shown.Load(); p != nil && s.MAC != "" {
-		s.HostMAC = p.HostMAC().String()
+	for _, st := range s.stations {
+		if st.Default && s.MAC != "" {
+			s.HostMAC = st.MAC.String()
+		}
 	}
 	raising := error(nil)
 	if f.host.assignment.raise {

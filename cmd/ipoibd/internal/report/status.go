@@ -157,6 +157,7 @@ type Interface struct {
 	LastError string    `json:"last_error,omitempty"`
 	QP        *QP       `json:"qp"`
 	Groups    []Group   `json:"groups"`
+	Stations  []Station `json:"stations"`
 	Peers     []Peer    `json:"peers"`
 	Drops     uint64    `json:"drops"` // by the daemon; Kernel has the kernel's
 	Counters  Counters  `json:"counters"`
@@ -193,6 +194,15 @@ type QP struct {
 type Group struct {
 	MGID   hca.GID `json:"mgid"`
 	Attach hca.GID `json:"attach"`
+}
+
+// Station is a MAC on the host's side.
+type Station struct {
+	MAC     string    `json:"mac"`
+	IPs     []string  `json:"ips"`
+	Heard   time.Time `json:"last_heard,omitzero"`
+	Default bool      `json:"default"` // it gets what is sent to unknown addresses
+	Router  bool      `json:"router"`  // it has said that it is an IPv6 router
 }
 
 // Peer is one entry of the peer table.

@@ -1,0 +1,220 @@
+package neigh
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/ud/ipoib"
+)
+
+// naiveStations are stations as a list of what has happened, without an index.
+type naiveStations struct {
+	own, master ipoib.MAC
+	given       []netip.Prefix
+	seen        map[ipoib.MAC]time.Time // those behind ib0
+	claims      []naiveClaim            // at most one for an address, the latest last
+	absent      map[netip.Addr]time.Time
+	gate        ipoib.MAC // zero: none
+}
+
+// naiveClaim is a claim of an address, by ib0 itself if mac is zero.
+type naiveClaim struct {
+	mac ipoib.MAC
+	ip  netip.Addr
+}
+
+func (n *naiveStations) home() ipoib.MAC {
+	if n.master.IsZero() {
+		return n.own
+	}
+	return n.master
+}
+
+func (n *naiveStations) of(ip netip.Addr) (ipoib.MAC, bool) {
+	for _, c := range n.claims {
+		switch {
+		case c.ip != ip:
+		case c.mac.IsZero():
+			return n.own, true
+		default:
+			return c.mac, true
+		}
+	}
+	if n.isGiven(ip) {
+		return n.home(), true
+	}
+	if n.isBroadcast(ip) {
+		return ipoib.Broadcast, true
+	}
+	to := n.home()
+	if ip.Is6() && !n.gate.IsZero() {
+		to = n.gate
+	}
+	_, absent := n.absent[ip]
+	local, any := ip.IsLinkLocalUnicast(), false
+	for _, p := range n.given {
+		if !p.Addr().IsLinkLocalUnicast() && p.Addr().Is4() == ip.Is4() {
+			any, local = true, local || p.Contains(ip)
+		}
+	}
+	return to, absent || any && !local
+}
+
+func (n *naiveStations) isGiven(ip netip.Addr) bool {
+	return slices.ContainsFunc(n.given, func(p netip.Prefix) bool { return p.Addr() == ip })
+}
+
+func (n *naiveStations) isBroadcast(ip netip.Addr) bool {
+	return ip == netip.MustParseAddr("10.0.0.255") && slices.ContainsFunc(n.given, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+func (n *naiveStations) release(ip netip.Addr) {
+	delete(n.absent, ip)
+	n.claims = slices.DeleteFunc(n.claims, func(c naiveClaim) bool { return c.ip == ip })
+}
+
+func (n *naiveStations) claim(m ipoib.MAC, ip netip.Addr) {
+	if _, known := n.seen[m]; m == n.own {
+		m = ipoib.MAC{}
+	} else if !known {
+		return
+	}
+	if n.isGiven(ip) || n.isBroadcast(ip) || slices.Contains(n.claims, naiveClaim{m, ip}) {
+		return
+	}
+	n.release(ip)
+	n.claims = append(n.claims, naiveClaim{m, ip})
+	count := 0
+	for _, c := range slices.Backward(n.claims) {
+		if c.mac == m {
+			count++
+		}
+		if count > maxIPsPerStation {
+			n.release(c.ip)
+			break
+		}
+	}
+}
+
+func (n *naiveStations) forget(m ipoib.MAC) {
+	delete(n.seen, m)
+	n.claims = slices.DeleteFunc(n.claims, func(c naiveClaim) bool { return c.mac == m })
+	if n.gate == m {
+		n.gate = ipoib.MAC{}
+	}
+}
+
+// TestStationsAgreeWithANaiveModel: for random events, the indexes, the snapshot's table and the naive model agree about
+// the station of each address.
+func TestStationsAgreeWithANaiveModel(t *testing.T) {
+	macs := []ipoib.MAC{{2, 1}, {2, 2}, {2, 3}, {2, 4}}
+	prefixes := []string{"10.0.0.1/24", "10.0.0.2/24", "fe80::1/64", "fd00::1/64", "192.0.2.1/32"}
+	var ips []netip.Addr
+	for i := range byte(maxIPsPerStation + 4) {
+		ips = append(ips, netip.AddrFrom4([4]byte{10, 0, 0, i + 1}))
+	}
+	ips = append(ips, ip("10.0.0.255"), ip("192.0.2.1"), ip("192.0.2.2"), ip("fe80::1"), ip("fe80::2"), ip("fd00::1"), ip("fd00::2"), ip("2001:db8::1"))
+	rapid.Check(t, func(rt *rapid.T) {
+		var s stations
+		s.init()
+		now := time.Unix(1e9, 0)
+		n := naiveStations{seen: map[ipoib.MAC]time.Time{}, absent: map[netip.Addr]time.Time{}}
+		mac := func(t *rapid.T) ipoib.MAC { return pick(t, "MAC", macs) }
+		rt.Repeat(map[string]func(*rapid.T){
+			"own": func(t *rapid.T) {
+				m := mac(t)
+				s.setOwn(m, now)
+				if n.own = m; !n.seen[m].IsZero() {
+					n.forget(m)
+				}
+			},
+			"master": func(t *rapid.T) {
+				n.master = pick(t, "master", append(macs, ipoib.MAC{}))
+				s.setMaster(n.master)
+			},
+			"given": func(t *rapid.T) {
+				n.given = nil
+				for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom(prefixes), 0, 3, rapid.ID).Draw(t, "given") {
+					n.given = append(n.given, netip.MustParsePrefix(p))
+					n.release(netip.MustParsePrefix(p).Addr())
+				}
+				if n.isBroadcast(ip("10.0.0.255")) {
+					n.release(ip("10.0.0.255"))
+				}
+				s.setGiven(n.given)
+			},
+			"frame": func(t *rapid.T) {
+				m := mac(t)
+				if !s.admit(m, now) {
+					t.Fatal("refused")
+				}
+				if m != n.own {
+					n.seen[m] = now
+				}
+			},
+			"claims": func(t *rapid.T) {
+				m := mac(t)
+				first := rapid.IntRange(0, len(ips)-1).Draw(t, "first")
+				for _, ip := range ips[first:min(len(ips), first+rapid.SampledFrom([]int{1, 1, 2, len(ips)}).Draw(t, "number"))] {
+					s.claim(m, ip)
+					n.claim(m, ip)
+				}
+			},
+			"moved to a peer": func(t *rapid.T) {
+				ip := pick(t, "IP", ips)
+				s.release(ip)
+				n.release(ip)
+			},
+			"unanswered": func(t *rapid.T) {
+				ip := pick(t, "IP", ips)
+				if _, known := n.of(ip); !known {
+					n.absent[ip] = now.Add(absentFor)
+				}
+				s.lacks(ip, now)
+			},
+			"router": func(t *rapid.T) {
+				m := mac(t)
+				s.routes(m)
+				if _, known := n.seen[m]; known && m != n.home() {
+					n.gate = m
+				}
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(pick(t, "how long", []time.Duration{time.Second, absentFor, stationAge / 2}))
+				s.sweep(now)
+				for m, seen := range maps.Clone(n.seen) {
+					if now.Sub(seen) >= stationAge {
+						n.forget(m)
+					}
+				}
+				maps.DeleteFunc(n.absent, func(_ netip.Addr, until time.Time) bool { return !until.After(now) })
+			},
+			"": func(t *rapid.T) {
+				if err := s.check(); err != nil {
+					t.Fatal(err)
+				}
+				for _, ip := range ips {
+					got, known := s.of(ip)
+					if want, is := n.of(ip); got != want || known != is {
+						t.Fatalf("%v: %v %v, want %v %v\n%+v", ip, got, known, want, is, n)
+					}
+				}
+				if got, want := slices.SortedFunc(maps.Keys(s.byMAC), compareMAC), slices.SortedFunc(maps.Keys(n.seen), compareMAC); !slices.Equal(got, want) {
+					t.Fatalf("stations %v, want %v", got, want)
+				}
+			},
+		})
+	})
+}
+
+func compareMAC(a, b ipoib.MAC) int { return slices.Compare(a[:], b[:]) }
+
+func (n naiveStations) String() string {
+	return fmt.Sprintf("own %v master %v given %v seen %v claims %v absent %v gate %v", n.own, n.master, n.given, n.seen, n.claims, n.absent, n.gate)
+}

@@ -117,10 +117,13 @@ type Ping struct {
 	QPN  hca.QPN
 }
 
-// Restored are the peers of a former table of this interface. The table does not check them against
-// the fabric, so they must come from a process that is trusted; it ignores those that no table can
-// have. It requests handles of the used ones as soon as it is attached. It is empty before.
-type Restored struct{ Peers []PeerInfo }
+// Restored are the peers, and the stations behind ib0, of a former table of this interface. The table
+// does not check them, so they must come from a process that is trusted; it ignores those that no
+// table can have. It requests handles of the used peers as soon as it is attached. It is empty before.
+type Restored struct {
+	Peers    []PeerInfo
+	Stations []StationInfo
+}
 
 // DataIdle reports whether the data path is idle: then it sets no marks, and the table reads none. An event
 // with Idle false must follow the first frame.

@@ -69,6 +69,24 @@ func (t *Table) Stations() (out []StationInfo) {
 	return out
 }
 
+// restore adds the stations of a former table. ib0's own MAC, and the host's addresses, are reported anew.
+func (s *stations) restore(list []StationInfo, now time.Time) {
+	for _, info := range list {
+		if info.MAC.IsZero() || info.MAC.IsMulticast() || !s.admit(info.MAC, now) {
+			continue
+		}
+		for _, ip := range info.IPs {
+			if isUnicast(ip) && s.byIP[ip] == nil {
+				s.claim(info.MAC, ip)
+			}
+		}
+		if info.Router {
+			s.routes(info.MAC)
+		}
+	}
+	s.found = nil
+}
+
 // restore adds the peers of a former table, as far as the bounds allow. The rest is heard again.
 func (s *peers) restore(list []PeerInfo) {
 	for _, info := range list {

@@ -101,6 +101,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.ping(ev)
 	case Restored:
 		t.peers.restore(ev.Peers)
+		t.host.stations.restore(ev.Stations, t.step.now)
 	case DataIdle:
 		t.dataIdle(ev.Idle)
 	case Tick:

@@ -21,14 +21,16 @@ import (
 // State is what an interface needs to continue from another one: from that of another process, in the part "interface"
 // of a capsule, beside those of the TAP, or from one with another configuration.
 type State struct {
-	Adopted  bool              `json:"adopted"`
-	MTU      MTUState          `json:"mtu"`
-	Before   Before            `json:"before"`
-	QPN      hca.QPN           `json:"qpn"` // 0: it has no queue pair
-	Carrier  bool              `json:"carrier"`
-	Offloads Offloads          `json:"offloads"` // of the TAP
-	Peers    []neigh.PeerInfo  `json:"peers"`
-	Ladder   qprecovery.Handed `json:"ladder"`
+	Adopted  bool             `json:"adopted"`
+	MTU      MTUState         `json:"mtu"`
+	Before   Before           `json:"before"`
+	QPN      hca.QPN          `json:"qpn"` // 0: it has no queue pair
+	Carrier  bool             `json:"carrier"`
+	Offloads Offloads         `json:"offloads"` // of the TAP
+	Peers    []neigh.PeerInfo `json:"peers"`
+	// Stations are those behind ib0.
+	Stations []neigh.StationInfo `json:"stations"`
+	Ladder   qprecovery.Handed   `json:"ladder"`
 }
 
 // Before is what was counted, since ib0 exists or since the last start that was not a hand-over, by other
@@ -148,7 +150,7 @@ func (f *Iface) state(tap link.Counters) State {
 	_, filtered := f.programs.counters()
 	s := State{
 		Adopted: f.host.adopted, MTU: f.host.mtu, Carrier: f.host.monitor.lit(), Offloads: f.fabric.onTAP,
-		Peers: handedPeers(f.nbrs.table.Peers()),
+		Peers: handedPeers(f.nbrs.table.Peers()), Stations: f.nbrs.table.Stations()[1:],
 		Before: Before{
 			Counters: endingWith(now.Counters), TAP: report.TotalsOf(now.Kernel), Filtered: f.before.Filtered + filtered,
 			Resolved: now.Resolved, Recovery: now.Recovery,

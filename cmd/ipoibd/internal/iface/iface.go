@@ -205,7 +205,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,
 		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
-	f.nbrs = newNeighbours(f.log, tap, ls, peerBounds(env.Runtime), s.Peers)
+	f.nbrs = newNeighbours(f.log, tap, ls, peerBounds(env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
 	if cfg.EBPF {
 		f.programs.attach(env, tap, len(ls.all), f.log)
 	}

@@ -50,17 +50,16 @@ type neighbours struct {
 	restored bool // there are peers of an interface that this one continues, and nothing was sent to them yet
 }
 
-// newNeighbours returns a table with the peers of the interface that this one continues.
-func newNeighbours(log *slog.Logger, tap TAP, ls *lanes, bounds neigh.Config, peers []neigh.PeerInfo) neighbours {
+// newNeighbours returns a table with the peers and stations of the interface that this one continues.
+func newNeighbours(log *slog.Logger, tap TAP, ls *lanes, bounds neigh.Config, former neigh.Restored) neighbours {
 	n := neighbours{
 		log: log, tap: tap, lanes: ls, shown: ls.peers, table: neigh.New(bounds),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		strayed: make(chan struct{}, 1),
 		echoes:  echoes{},
 	}
-	if n.restored = len(peers) > 0; n.restored {
-		n.step(neigh.Restored{Peers: peers})
-	}
+	n.restored = len(former.Peers) > 0
+	n.step(former)
 	return n
 }
 

@@ -111,6 +111,7 @@ func (t *Table) hostPort(ev HostPort) {
 	if was != nil {
 		t.host.stations.clear()
 	}
+	t.querier.restart()
 	t.host.stations.setMaster(ev.Master)
 	t.view.urgent()
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"ipoibd/hca/checksum"
 	"ipoibd/ud/ipoib"
 )
 
@@ -47,6 +48,29 @@ func ipPacket(from, to netip.Addr) []byte {
 	b := []byte{0x60, 0, 0, 0, 0, 8, 17, 64}
 	b = append(b, from.AsSlice()...)
 	return append(append(b, to.AsSlice()...), make([]byte, 8)...)
+}
+
+// groupReport is a packet by which a station joins or leaves groups of one family: IGMP version 3 or MLD version 2.
+func groupReport(join bool, groups []netip.Addr) []byte {
+	kind := byte(3) // change to including no source
+	if join {
+		kind = 4 // change to excluding no source
+	}
+	records := []byte{0, 0, 0, byte(len(groups))}
+	for _, g := range groups {
+		records = append(append(records, kind, 0, 0, 0), g.AsSlice()...)
+	}
+	if groups[0].Is4() {
+		message := append([]byte{0x22, 0, 0, 0}, records...)
+		binary.BigEndian.PutUint16(message[2:], ^checksum.Sum(message, 0))
+		b := []byte{0x46, 0xc0, 0, byte(24 + len(message)), 0, 0, 0, 0, 1, 2, 0, 0, 10, 0, 0, 8, 224, 0, 0, 22, 0x94, 4, 0, 0}
+		return append(b, message...)
+	}
+	message := append([]byte{143, 0, 0, 0}, records...)
+	b := []byte{0x60, 0, 0, 0, 0, byte(8 + len(message)), 0, 1}
+	b = append(append(b, ip("fe80::8").AsSlice()...), ip("ff02::16").AsSlice()...)
+	binary.BigEndian.PutUint16(message[2:], ^checksum.Sum(message, checksum.Pseudo(b[8:], 58, len(message))))
+	return append(append(b, 58, 0, 5, 2, 0, 0, 1, 0), message...)
 }
 
 // ndMessage is an ND packet built field by field.

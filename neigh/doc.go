@@ -87,6 +87,11 @@
 // and unsolicited neighbour advertisements, four times within 3 s and three
 // more times within a minute.
 //
+// # Groups
+//
+// The table learns from IGMP and MLD reports of which IP multicast groups the stations are members. Where
+// it hears no other querier, it asks for them, in the name of a peer.
+//
 // # Lost announcements
 //
 // If a host restarts and its announcements are lost, both sides recover:
@@ -108,6 +113,7 @@
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	station         3 requests, 1/3 s apart, then the fallback, for a minute
+//	query           after 0 s and 31 s, then each 125 s; 255 s after one of another querier
 //	doubt           4 requests, 0.25 s apart, to a peer of which another QPN has claimed an address
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change

@@ -1,102 +1,104 @@
 package neigh
 
 import (
+	"net/netip"
 	"testing"
+	"time"
 
-	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
-// groupsOf returns the destinations of groups, each with a handle of its own.
-func groupsOf(mgids ...hca.GID) map[hca.GID]hca.UDDest {
-	to := map[hca.GID]hca.UDDest{}
-	for _, g := range mgids {
-		to[g] = hca.UDDest{AH: &fakeAH{g.String()}, QPN: hca.QPNMulticast, QKey: 0x0b1b}
-	}
-	return to
+// report is a report of the host's own station.
+func report(groups ...netip.Addr) FromHost {
+	return FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, ownMAC, ipoib.EtherTypeIPv4), groupReport(true, groups)...)}
 }
 
-func returned(actions []Action) (all []DestroyAH) {
-	for _, a := range actions {
-		if d, ok := a.(DestroyAH); ok {
-			all = append(all, d)
-		}
+// TestGroupsAreBounded: a station cannot be a member of more groups than it may have. Those that it has stay.
+func TestGroupsAreBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range 3 * maxGroupsPerStation {
+		b.step(report(netip.AddrFrom4([4]byte{239, 1, byte(i >> 8), byte(i)})))
 	}
-	return all
-}
-
-func (b *bench) wantGroup(mgid hca.GID, want hca.UDDest) {
-	b.tb.Helper()
-	if to, ok := b.snap.Group(mgid); !ok || to != want {
-		b.tb.Fatalf("group %s: %v, %t; want %v", mgid, to, ok, want)
+	groups := b.table.Stations()[0].Groups
+	if len(groups) != maxGroupsPerStation || groups[0] != ip("239.1.0.0") || b.table.Stats().GroupsFull != 2*maxGroupsPerStation {
+		t.Errorf("%d groups from %v on, %d reports refused", len(groups), groups[0], b.table.Stats().GroupsFull)
 	}
 }
 
-var (
-	mdns     = ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))
-	allNodes = ipoib.GroupMGID(2, 0xffff, ip("ff02::1"))
-	notThere = ipoib.GroupMGID(2, 0xffff, ip("224.0.0.9"))
-)
-
-// Each group to which the QP is attached has its own destination; messages to any other
-// group go to the broadcast group.
-func TestGroupsHaveTheirOwnDestinations(t *testing.T) {
-	b := newBench(t, Config{})
-	ev := attachedAt(selfEnd)
-	ev.Groups = groupsOf(mdns, allNodes)
-	want := map[hca.GID]hca.UDDest{mdns: ev.Groups[mdns], allNodes: ev.Groups[allNodes], notThere: broadcast}
-	b.step(ev)
-	clear(ev.Groups) // the caller's
-	for mgid, to := range want {
-		b.wantGroup(mgid, to)
+// TestQueriesNeedAPort: no query is sent while ib0 is down, or without a queue pair, and the members stay.
+func TestQueriesNeedAPort(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	queries := func(d time.Duration) uint64 {
+		before := b.table.Stats().Queries
+		b.advance(d)
+		return b.table.Stats().Queries - before
 	}
-	if n := testing.AllocsPerRun(100, func() { b.snap.Group(mdns); b.snap.Group(notThere) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
+	if n := queries(time.Minute); n != 0 {
+		t.Errorf("%d queries before the port is known", n)
+	}
+	b.step(HostPort{})
+	b.step(report(ip("239.1.1.1")))
+	if n := queries(time.Minute); n != 0 {
+		t.Errorf("%d queries while ib0 is down", n)
 	}
 	b.step(Detached{})
-	for mgid := range want {
-		if to, ok := b.snap.Group(mgid); ok {
-			t.Errorf("group %s after Detached: %v", mgid, to)
-		}
+	b.step(HostPort{Up: true})
+	if n := queries(time.Minute); n != 0 {
+		t.Errorf("%d queries without a queue pair", n)
+	}
+	b.step(attachedAt(selfEnd))
+	b.step(report(ip("239.1.1.1")))
+	b.meet(peerB, ipB)
+	if n := queries(time.Minute); n != 2 {
+		t.Errorf("%d queries, want 2", n)
+	}
+	// Nobody has answered two queries. The host alone is not asked again.
+	if n := queries(time.Hour); n != 0 || len(b.table.Stations()[0].Groups) != 0 {
+		t.Errorf("%d queries, groups %v", n, b.table.Stations()[0].Groups)
 	}
 }
 
-// While the QP stays attached, a group may come and go. The snapshot follows at once, an
-// older one keeps the old group, and the handle is returned with the older one's epoch.
-// Handles that are void with the QP are not returned.
-func TestGroupsComeAndGo(t *testing.T) {
-	b := newBench(t, Config{})
-	ev := attachedAt(selfEnd)
-	b.step(ev)
-	ev.Groups = groupsOf(mdns)
-	if all := returned(b.step(ev)); len(all) > 0 {
-		t.Errorf("a group came: %v", all)
+// TestPacketsForStations: what is wrong with a packet for an unknown station is counted, and the station is asked in a name
+// that its sender has.
+func TestPacketsForStations(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	message := func(packet []byte) FromFabric {
+		return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), peerB.gid, peerB.qpn, false}
 	}
-	b.wantGroup(mdns, ev.Groups[mdns])
-	both := groupsOf(allNodes)
-	both[mdns] = ev.Groups[mdns]
-	ev.Groups = both
-	if all := returned(b.step(ev)); len(all) > 0 {
-		t.Errorf("another group came: %v", all)
+	for _, c := range []struct {
+		why       Reason
+		packet    []byte
+		multicast bool
+	}{
+		{DropRunt, ipPacket(ip(ipB), ip("10.0.0.9"))[:19], false},
+		{DropUnresolvable, ipPacket(ip(ipB), ip("224.0.0.9")), false},
+		{DropUnresolvable, ipPacket(ip(ipB), ip("10.0.0.9")), true},
+	} {
+		before := b.table.Stats().Drops[c.why]
+		ev := message(c.packet)
+		ev.Multicast = c.multicast
+		b.step(ev)
+		if b.table.Stats().Drops[c.why] != before+1 {
+			t.Errorf("%v is not counted for a packet of %d bytes", c.why, len(c.packet))
+		}
 	}
-	old := b.snap
-	left := ev.Groups[mdns]
-	ev.Groups = map[hca.GID]hca.UDDest{allNodes: both[allNodes]}
-	all := returned(b.step(ev))
-	if want := (DestroyAH{left.AH, old.Epoch()}); len(all) != 1 || all[0] != want {
-		t.Errorf("a group went: %v, want only %v", all, want)
+	for _, c := range []struct{ src, to, asker string }{
+		{ipB, "10.0.0.9", ipB},
+		{"198.51.100.1", "10.0.0.10", ipB}, // routed by B
+		{"10.0.0.77", "10.0.0.11", ipB},    // forged, or not announced yet
+	} {
+		out := b.step(message(ipPacket(ip(c.src), ip(c.to))))
+		arp, err := ipoib.ParseEtherARP(out[0].(SendHost).Frame[14:])
+		if err != nil || arp.SPA != ip(c.asker) || arp.TPA != ip(c.to) {
+			t.Errorf("a packet from %s to %s: %+v, %v; want a request of %s", c.src, c.to, arp, err, c.asker)
+		}
 	}
-	b.wantGroup(mdns, broadcast)
-	b.wantGroup(allNodes, both[allNodes])
-	if to, ok := old.Group(mdns); !ok || to != left {
-		t.Errorf("the old snapshot has %v, want %v", to, left)
-	}
-	ev.Groups = groupsOf(allNodes) // the same group with another handle
-	if all := returned(b.step(ev)); len(all) != 1 || all[0].AH != both[allNodes].AH {
-		t.Errorf("a handle changed: %v, want the old one", all)
-	}
-	all = returned(append(b.step(Detached{}), b.step(attachedAt(selfEnd))...))
-	if len(all) > 0 {
-		t.Errorf("the QP was replaced: %v", all)
+	// Without an address of B's, the packet's.
+	e := numbered(1)
+	out := b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip("10.0.0.78"), ip("10.0.0.12"))...), e.gid, e.qpn, false})
+	if arp, err := ipoib.ParseEtherARP(out[0].(SendHost).Frame[14:]); err != nil || arp.SPA != ip("10.0.0.78") {
+		t.Errorf("%+v, %v", arp, err)
 	}
 }

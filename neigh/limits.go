@@ -72,6 +72,9 @@ const (
 	maxStations      = 1024
 	maxIPsPerStation = 32
 	maxStationIPs    = 8192
+	// maxGroupsPerStation bounds the IP multicast groups of each: a host has one for each of its IPv6 addresses, and
+	// those of its programs.
+	maxGroupsPerStation = 64
 	// maxAbsent bounds the addresses that are remembered because no station has answered for them.
 	maxAbsent = 1024
 	// maxHostAddrs bounds the host addresses from netlink.
@@ -178,6 +181,17 @@ const (
 	seekInterval = 333 * time.Millisecond
 	seekTries    = 3
 	absentFor    = time.Minute
+
+	// queryInterval, queryIntervalFirst, otherQuerier and queryAnswer: Query Interval, Startup Query Interval, Other
+	// Querier Present Interval and Query Response Interval of RFC 3376 section 8 and RFC 3810 section 9.
+	queryInterval      = 125 * time.Second
+	queryIntervalFirst = queryInterval / 4
+	otherQuerier       = 255 * time.Second
+	queryAnswer        = 10 * time.Second
+	// queryRetry is the pause while there is no peer in whose name to ask.
+	queryRetry = 5 * time.Second
+	// ownAnswer is how long reports count as answers to our own query, which asks for them within a second.
+	ownAnswer = 2 * time.Second
 )
 
 // announceTimes are the times at which a new address is announced, counted from the

@@ -49,6 +49,7 @@ type StationInfo struct {
 	Seen    time.Time    `json:"seen,omitzero"`   // when it last sent, to within sweepInterval; zero: never
 	Default bool         `json:"-"`               // it gets the frames for addresses that no station has
 	Router  bool         `json:"router,omitzero"` // it has said that it is an IPv6 router
+	Groups  []netip.Addr `json:"-"`               // IP multicast groups of which it is a member, in order
 }
 
 // Stations returns the stations, ib0's own first. It allocates.
@@ -64,6 +65,10 @@ func (t *Table) Stations() (out []StationInfo) {
 				info.IPs = append(info.IPs, p.Addr())
 			}
 		}
+		for _, g := range s.groups {
+			info.Groups = append(info.Groups, g.group)
+		}
+		slices.SortFunc(info.Groups, netip.Addr.Compare)
 		out = append(out, info)
 	}
 	return out

@@ -72,6 +72,8 @@ func TestWorld(t *testing.T) {
 			"stray":       w.stray,
 			"ping":        w.ping,
 			"echo":        w.echo,
+			"groups":      w.groups,
+			"query":       w.query,
 			"ah answered": w.answer,
 			"advance":     w.wait,
 		})
@@ -185,6 +187,26 @@ func (w *world) echo(t *rapid.T) {
 	for range rapid.SampledFrom([]int{1, 1, maxEchoRate + 1}).Draw(t, "messages") {
 		w.do(FromFabric{msg, e.gid, e.qpn, rapid.Bool().Draw(t, "multicast")})
 	}
+}
+
+func (w *world) groups(t *rapid.T) {
+	groups := []netip.Addr{ip("239.1.1.1"), ip("239.1.1.2")}
+	if rapid.Bool().Draw(t, "IPv6") {
+		groups = []netip.Addr{ip("ff05::1"), ip("ff05::2")}
+	}
+	packet := groupReport(rapid.Bool().Draw(t, "join"), groups[rapid.IntRange(0, 1).Draw(t, "first"):])
+	w.do(FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, pick(t, "source", worldMACs), etherTypeFor(groups[0])), packet...)})
+}
+
+func (w *world) query(t *rapid.T) {
+	src := ip(pick(t, "from", []string{ipB, llB}))
+	packet := ipoib.AppendMembershipQuery(nil, src)
+	if rapid.Bool().Draw(t, "of a station") {
+		w.do(FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 1}, pick(t, "source", worldMACs), etherTypeFor(src)), packet...)})
+		return
+	}
+	e := pick(t, "sender", worldEnds)
+	w.do(FromFabric{append(newMessage(etherTypeFor(src)), packet...), e.gid, e.qpn, true})
 }
 
 func (w *world) attach(t *rapid.T) {

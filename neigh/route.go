@@ -51,6 +51,13 @@ func (t *Table) route(f frame, late bool) {
 		o.msg, ok = t.translator.hostARP(f)
 	case f.isND():
 		o.msg, ok = t.translator.hostND(f)
+	case ipoib.IsMembership(f.typ, f.body()):
+		if t.querier.learn(f.src, f.typ, f.body()) {
+			t.step.drop(DropOwnAnswer)
+			return
+		}
+		o.control = false
+		o.msg = append(newMessage(f.typ), f.body()...)
 	default:
 		// An echo is a Ping: frames of the host with this type are not admitted.
 		if o.control = f.typ == ipoib.EtherTypeEcho; !o.control {
@@ -102,6 +109,10 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.resolved(t.translator.fabricND(e, body, ev.Multicast))
 	case typ == ipoib.EtherTypeEcho:
 		t.fabricEcho(e, body, ev.Multicast)
+	case ipoib.IsMembershipQuery(typ, body):
+		t.querier.learn(ipoib.MAC{}, typ, body)
+		ip, _ := ipoib.DestIP(typ, body)
+		t.host.deliver(append(newFrame(ipoib.GroupMAC(ip), t.peers.at(e).mac, typ), body...))
 	case typ == ipoib.EtherTypeIPv4 || typ == ipoib.EtherTypeIPv6:
 		t.toStation(e, typ, body, ev.Multicast)
 	default:

@@ -19,6 +19,8 @@ type station struct {
 	seen  time.Time    // when it last sent
 	sent  *atomic.Bool // set by snapshots: it has sent since marks were last read
 	place *list.Element
+
+	groups []membership
 }
 
 func newStation(m ipoib.MAC, now time.Time) *station {
@@ -365,6 +367,7 @@ func (s *stations) clear() {
 			s.remove(st)
 		}
 	}
+	s.own.groups = nil
 	for ip := range s.absent {
 		s.undirect(ip)
 	}

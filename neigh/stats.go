@@ -15,6 +15,7 @@ const (
 	DropStationsFull               // from a MAC behind ib0, of which there are too many
 	DropLoopedMAC                  // from the host, with the MAC of a peer: a loop behind ib0
 	DropToSelf                     // from the host to its own MAC
+	DropOwnAnswer                  // a report of groups that answers the table's own query
 	DropDetached                   // no QP
 	DropBadARP                     // malformed, or the host's with a MAC that is not its own
 	DropBadND                      // malformed
@@ -37,7 +38,7 @@ const (
 )
 
 var reasonNames = [NumReason]string{
-	"runt", "oversize", "ethertype", "bad_source", "stations_full", "looped_mac", "to_self", "detached",
+	"runt", "oversize", "ethertype", "bad_source", "stations_full", "looped_mac", "to_self", "own_query_answers", "detached",
 	"bad_arp", "bad_nd", "unmapped_link_address", "nd_too_long", "forged_link_address", "own_multicast",
 	"unresolvable", "unresolved", "resolutions_full", "kept_frames_full", "kept_bytes_full", "ah_failed",
 	"ah_limit", "evicted", "bad_echo", "echo_stranger", "echo_limit",
@@ -68,12 +69,14 @@ type Stats struct {
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
 	Seeks         uint64 // ARP requests and solicitations to stations, for unknown addresses behind ib0
+	Queries       uint64 // IGMP and MLD queries to the stations
 	Corrections   uint64 // messages to the host that correct the MAC of a peer
 
 	Silences uint64 // times that the table requested the addresses of a silent peer
 	Evicted  uint64 // peers removed to make room for others
 	AHFailed uint64 // failed attempts to create a handle
 
+	GroupsFull    uint64 // reports of stations with too many groups
 	AddressesFull uint64 // addresses of stations for which there was no room
 
 	Resolved hca.Durations // of the resolutions that were answered, from the first request
@@ -106,6 +109,8 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "requests", Kind: hca.CountTotal, Value: s.Requests},
 		{Name: "announcements", Kind: hca.CountTotal, Value: s.Announcements},
 		{Name: "seeks", Kind: hca.CountTotal, Value: s.Seeks},
+		{Name: "queries", Kind: hca.CountTotal, Value: s.Queries},
+		{Name: "groups_full", Kind: hca.CountError, Value: s.GroupsFull},
 		{Name: "addresses_full", Kind: hca.CountError, Value: s.AddressesFull},
 		{Name: "corrections", Kind: hca.CountTotal, Value: s.Corrections},
 		{Name: "silences", Kind: hca.CountTotal, Value: s.Silences},
@@ -118,7 +123,7 @@ func (s Stats) Counters() []hca.Counter {
 	}
 	for r, n := range s.Drops {
 		c := hca.Counter{Name: "drop_" + Reason(r).String(), Kind: hca.CountDrop, Value: n}
-		if Reason(r) == DropOwn { // not a loss
+		if Reason(r) == DropOwn || Reason(r) == DropOwnAnswer { // not a loss
 			c.Name, c.Kind = Reason(r).String(), hca.CountTotal
 		}
 		out = append(out, c)

@@ -22,6 +22,7 @@ type Table struct {
 	translator translator
 	resolver   resolver // of addresses on the fabric
 	seeker     resolver // of addresses behind ib0
+	querier    querier
 	notices    notices
 
 	echoes        rate      // requests that were answered
@@ -54,6 +55,7 @@ func New(conf Config) *Table {
 		step: s, interval: seekInterval, tries: seekTries, bytes: maxSoughtBytes, byIP: make(map[netip.Addr]*resolution),
 		ask: t.seek, giveUp: t.unanswered,
 	}
+	t.querier = querier{step: s, host: h, peers: &t.peers}
 	t.notices = notices{
 		step: s, host: h, view: v, handles: &t.handles,
 		byGID: make(map[hca.GID]int), last: make(map[endpoint]notice), asked: make(map[uint64]endpoint),
@@ -126,6 +128,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 		t.handles.pauses.next(),
 		t.peers.doubts.next(),
 		t.silent.next(),
+		t.querier.deadline(),
 		announce,
 		t.marksDue,
 		t.sweepDue,
@@ -144,6 +147,7 @@ func (t *Table) expire() {
 	t.seeker.expire()
 	t.handles.expire()
 	t.peers.expireDoubts()
+	t.querier.expire()
 	if !t.marksDue.IsZero() && !t.marksDue.After(t.step.now) {
 		t.marksDue = time.Time{}
 		t.peers.readMarks()

@@ -29,13 +29,15 @@ import (
 //	flow MAC DURATION          the data path keeps sending to MAC
 //	talk NAME DURATION         the data path keeps sending to NAME and receiving from it
 //	ping IP or NAME id N size N
-//	collide NAME | stats | peers
+//	collide NAME | stats | peers | groups
 //
 // WHAT is one of
 //
 //	arp request|reply IP > IP
 //	rs|ra|ns|na|redirect IP > IP [target IP] [link MAC or NAME]
 //	ip IP > IP
+//	join IP...|leave IP...     from the host: IGMP or MLD
+//	query from IP              IGMP or MLD
 //	echo request|reply id N    from the fabric
 //
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
@@ -89,6 +91,8 @@ func (p *player) line(w []string) []string {
 		return counters(p.table.Stats())
 	case "peers":
 		return p.list()
+	case "groups":
+		return p.groups()
 	}
 	before := p.table.Stats()
 	out := p.describe(p.step(p.event(w)))
@@ -178,6 +182,13 @@ func (p *player) list() (out []string) {
 		out = append(out, fmt.Sprintf("%s mac %s ips %v used %v handle %s", p.addr(ipoib.NewAddr(i.QPN, i.GID)), i.MAC, i.IPs, i.Used, i.Handle))
 	}
 	return sorted(out)
+}
+
+func (p *player) groups() (out []string) {
+	for _, s := range p.table.Stations() {
+		out = append(out, fmt.Sprintf("%v: %v", p.mac(s.MAC), s.Groups))
+	}
+	return out
 }
 
 // dropped lists the frames that were dropped between two readings of the
@@ -277,6 +288,17 @@ func (p *player) hostEvent(w []string) Event {
 		return hostARP(src, dst, arpOp(w[1]), w[2], w[4])
 	case "ip":
 		return hostIP(src, dst, ip(w[1]), ip(w[3]))
+	case "join", "leave":
+		groups := ipList(w[1:])
+		to := ip("224.0.0.22")
+		if groups[0].Is6() {
+			to = ip("ff02::16")
+		}
+		return FromHost{append(newFrame(ipoib.GroupMAC(to), src, etherTypeFor(to)), groupReport(w[0] == "join", groups)...)}
+	case "query":
+		packet := ipoib.AppendMembershipQuery(nil, ip(w[2]))
+		to, _ := ipoib.DestIP(etherTypeFor(ip(w[2])), packet)
+		return FromHost{append(newFrame(ipoib.GroupMAC(to), src, etherTypeFor(to)), packet...)}
 	}
 	m, link := p.ndArgs(w)
 	if to == "" {
@@ -302,6 +324,10 @@ func (p *player) fabricEvent(w []string) Event {
 	if w[0] == "ip" {
 		src, dst := ip(w[1]), ip(w[3])
 		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.gid, from.qpn, multicast}
+	}
+	if w[0] == "query" {
+		src := ip(w[2])
+		return FromFabric{append(newMessage(etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...), from.gid, from.qpn, multicast}
 	}
 	if w[0] == "echo" {
 		echo := ipoib.Echo{Reply: w[1] == "reply", ID: uint64(transcript.Number(p.tb, w[3]))}

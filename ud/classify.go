@@ -59,7 +59,7 @@ func (r route) first(ether []byte) []byte {
 //  8. ND of a router, while the host's addresses are checked: RouterMessage
 //  9. no snapshot: NoPeers
 //  10. source address not accepted by the snapshot: slow path
-//  11. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  11. ARP, RARP and ND, whose bodies carry link addresses; IGMP and MLD: slow path
 //  12. group destination: the IP destination's group, else the broadcast group
 //  13. unicast destination
 //
@@ -83,6 +83,9 @@ func (r *txRules) dest(frame []byte) (to hca.UDDest, bytes *atomic.Uint64, reaso
 	}
 	var ok bool
 	if dst := ipoib.MAC(ether); dst.IsMulticast() {
+		if ipoib.IsMembership(typ, payload) {
+			return to, nil, SlowPathed
+		}
 		to, ok = r.peers.Group(r.mgid(dst, typ, payload))
 	} else {
 		to, bytes, ok = r.peers.Unicast(dst)

@@ -44,7 +44,7 @@ type message struct {
 //  7. sent from our own address: OwnMulticast
 //  8. echoes, and ARP, RARP and ND, whose bodies carry link addresses: slow path
 //  9. no IP header of the version that the type requires: Malformed
-//  10. an address that is not known on the host's side: slow path; of a large receive: UnknownStation
+//  10. a query of IGMP or MLD; an address that is not known on the host's side: slow path; of a large receive: UnknownStation
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -73,6 +73,9 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	ip, ok := ipoib.DestIP(m.typ, payload)
 	if !ok {
 		return m, Malformed
+	}
+	if ip.IsMulticast() && ipoib.IsMembershipQuery(m.typ, payload) {
+		return m, SlowPathed
 	}
 	if m.dst, ok = r.hostDst(ip, m.from.Multicast); !ok {
 		if wc.LRO.Segments != 0 { // the slow path does not cut it

@@ -191,6 +191,9 @@ func (p *printer) printInterface(f *report.Interface) {
 		if st.Router {
 			text += "; IPv6 router"
 		}
+		if len(st.Groups) > 0 {
+			text += "; member of " + strings.Join(st.Groups, ", ")
+		}
 		if st.Default && len(f.Stations) > 1 {
 			text += "; gets what is sent to unknown addresses"
 		}

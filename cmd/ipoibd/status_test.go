@@ -79,7 +79,7 @@ func counters(values map[string]uint64) report.Counters {
 func sample() report.Status {
 	up := idle("ib0")
 	up.LastError, up.MAC, up.HostMAC = "queue pair has failed: it is in SQE", "02:00:00:00:00:01", "02:00:00:00:00:02"
-	up.Stations = []report.Station{{MAC: "02:00:00:00:00:01", Default: true}, {MAC: "02:00:00:00:00:02", IPs: []string{"10.0.0.8", "fe80::8"}, Router: true}}
+	up.Stations = []report.Station{{MAC: "02:00:00:00:00:01", Default: true}, {MAC: "02:00:00:00:00:02", IPs: []string{"10.0.0.8", "fe80::8"}, Router: true, Groups: []string{"239.1.1.1"}}}
 	up.QP = &report.QP{QPN: 0x11, State: "RTS", Generation: 3, PKey: 0xffff, QKey: 0x0b1b}
 	up.Groups = []report.Group{{MGID: hca.GID{0xff, 0x12}, Attach: hca.GID{10: 0xff, 11: 0xff, 12: 239, 15: 1}}}
 	up.Peers = []report.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}, {MAC: "02:00:00:00:00:04", Handle: "none"}}
@@ -121,7 +121,7 @@ func TestStatusShowsTheFactsThatMatter(t *testing.T) {
 func TestStatusVerboseShowsTheRest(t *testing.T) {
 	contains(t, printed(t, sample(), true),
 		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01\n", "station 02:00:00:00:00:01 no address; gets what is sent to unknown addresses\n",
-		"station 02:00:00:00:00:02 10.0.0.8, fe80::8; IPv6 router\n",
+		"station 02:00:00:00:00:02 10.0.0.8, fe80::8; IPv6 router; member of 239.1.1.1\n",
 		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12::", "by 239.0.0.1\n",
 		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2, fe80::2\n", "AH none\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
 		"software HCA node GUID 0000:0000:0000:0000\n", "hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0\n",

@@ -97,7 +97,7 @@ func (h *host) requireAccounts() {
 		return abs(k.of("hca_wire_rx_packets")-k.of("hca_rx_packets")) +
 			abs(k.of("hca_rx_packets", "hca_tx_looped")-k.of("hca_rx_delivered", "hca_tx_loop_blocked")-k.of(recvDrops...)) +
 			abs(k.of("rx_received")-k.of("rx_delivered", "rx_slow_path", "rx_probe", "rx_own_multicast")-k.all("rx_drop_")) +
-			abs(k.of("neigh_from_host", "neigh_from_fabric", "neigh_pings")-k.of("neigh_to_fabric", "neigh_to_host", "neigh_echo_replies", "neigh_kept_sent", "neigh_kept", "neigh_own_multicast")-k.all("neigh_drop_")) +
+			abs(k.of("neigh_from_host", "neigh_from_fabric", "neigh_pings")-k.of("neigh_to_fabric", "neigh_to_host", "neigh_echo_replies", "neigh_kept_sent", "neigh_kept", "neigh_own_multicast", "neigh_own_query_answers")-k.all("neigh_drop_")) +
 			abs(k.of("tx_read", "tx_injected")-k.of("tx_sent", "tx_slow_path", "tx_outstanding", "tx_queued")-k.all("tx_drop_")-k.all("tx_wc_"))
 	}
 	start := time.Now()

@@ -251,12 +251,12 @@ func (h *host) checkInterface(k book) {
 	equal("sends posted = completed", k.of("tx_posts"), k.of("tx_completions", "tx_taken_back", "tx_outstanding"))
 	equal("slow path in = neighbour table in", k.of("tx_slow_path", "rx_slow_path"), k.of("neigh_from_host", "neigh_from_fabric"))
 	equal("neighbour table in = out", k.of("neigh_from_host", "neigh_from_fabric", "neigh_pings"),
-		k.of("neigh_to_fabric", "neigh_to_host", "neigh_echo_replies", "neigh_kept_sent", "neigh_kept", "neigh_own_multicast")+k.all("neigh_drop_"))
+		k.of("neigh_to_fabric", "neigh_to_host", "neigh_echo_replies", "neigh_kept_sent", "neigh_kept", "neigh_own_multicast", "neigh_own_query_answers")+k.all("neigh_drop_"))
 	equal("neighbour table out = injected", k.of("tx_injected"),
 		k.of("neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements", "freeze_probes"))
 	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path", "rx_probe", "rx_own_multicast")+k.all("rx_drop_"))
 	equal("receives posted = completed", k.of("rx_posts"), k.of("rx_completions", "rx_taken_back", "rx_outstanding"))
-	equal("engine, joined + table to host = TAP written", k.of("rx_delivered", "rx_drop_sink_refused", "neigh_to_host", "neigh_corrections")-k.of("rx_merged"), k.of("tap_written")+k.all("tap_drop_write_"))
+	equal("engine, joined + table to host = TAP written", k.of("rx_delivered", "rx_drop_sink_refused", "neigh_to_host", "neigh_corrections", "neigh_seeks", "neigh_queries")-k.of("rx_merged"), k.of("tap_written")+k.all("tap_drop_write_"))
 	equal("TAP written = ib0 received", k.of("tap_written"), k.of("kernel_rx_packets", "kernel_rx_dropped", "kernel_rx_errors"))
 }
 

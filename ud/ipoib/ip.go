@@ -2,14 +2,19 @@ package ipoib
 
 import "net/netip"
 
-// Offsets of the addresses (RFC 791 section 3.1, RFC 8200 section 3).
+// Offsets (RFC 791 section 3.1, RFC 8200 section 3).
 const (
 	ipv4HeaderLen = 20
+	ipv4Total     = 2 // length of header and payload
+	ipv4Fragment  = 6
+	ipv4Protocol  = 9
 	ipv4Source    = 12
 	ipv4Dest      = 16
 	ipv6HeaderLen = 40
 	ipv6Source    = 8
 	ipv6Dest      = 24
+
+	ipv4FragmentOf = 0x3fff // more fragments, and the offset
 )
 
 // SourceIP returns the source address of an IPv4 or IPv6 packet. It returns

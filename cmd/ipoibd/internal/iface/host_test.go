@@ -495,7 +495,7 @@ func (h *testHost) status() report.Interface {
 	return h.iface.Status()
 }
 
-// stack answers ARP and keeps IPv4 packets.
+// stack answers ARP and keeps IPv4 packets, except queries of the daemon for groups.
 func (h *testHost) stack(ctx context.Context) { h.stackOn(ctx, h.tap.Fake) }
 
 // stackOn is stack for one queue of the TAP.
@@ -509,7 +509,9 @@ func (h *testHost) stackOn(ctx context.Context, queue *linktest.Fake) {
 		case uint16(ipoib.EtherTypeARP):
 			h.onARP(frame[14:])
 		case uint16(ipoib.EtherTypeIPv4):
-			h.inbox <- frame
+			if !ipoib.IsMembershipQuery(ipoib.EtherTypeIPv4, frame[14:]) { // no one is a member
+				h.inbox <- frame
+			}
 		}
 	}
 }

@@ -143,6 +143,7 @@ func reportStations(list []neigh.StationInfo) []report.Station {
 	for _, st := range list {
 		out = append(out, report.Station{
 			MAC: st.MAC.String(), IPs: addresses(st.IPs), Heard: st.Seen, Default: st.Default, Router: st.Router,
+			Groups: addresses(st.Groups),
 		})
 	}
 	return out

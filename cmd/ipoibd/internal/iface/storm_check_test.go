@@ -162,7 +162,7 @@ func (s *storm) checkFrames(from int) {
 		{"fabric to device", l.queued[b.name] - l.purged[b.name], rx},
 		{"device to queue pair", rx + count(db, "tx_looped"), count(db, "rx_delivered", "tx_loop_blocked") + named(db, rxDrops)},
 		{"daemon to slow path", count(ib, "rx_slow_path"), count(ib, "neigh_from_fabric")},
-		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_own_multicast", "neigh_drop_")},
+		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_own_", "neigh_drop_")},
 	} {
 		if e.in != e.out {
 			s.Errorf("%s, %s: %d in, %d out", a.name, e.what, e.in, e.out)

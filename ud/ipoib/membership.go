@@ -1,0 +1,226 @@
+package ipoib
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"ipoibd/hca/checksum"
+)
+
+// Messages about multicast groups: IGMP (RFC 1112, RFC 2236, RFC 3376 section 4) and MLD, which is ICMPv6 (RFC 2710
+// section 3, RFC 3810 section 5). The types of MLD stand behind a hop-by-hop options header.
+const (
+	igmpQuery    = 0x11
+	igmpReportV1 = 0x12
+	igmpReportV2 = 0x16
+	igmpLeave    = 0x17
+	igmpReportV3 = 0x22
+	mldQuery     = 130
+	mldReport    = 131
+	mldDone      = 132
+	mldReportV2  = 143
+
+	protoIGMP         = 2
+	igmpMinLen        = 8
+	igmpGroup         = 4  // offset in bytes
+	mldGroup          = 8  // likewise
+	mldMinLen         = 24 // of all but a report of version 2
+	recordsOffset     = 8  // in a report of the latest version
+	mldHopLimit       = 1
+	membershipQueryV1 = 10 * time.Second // RFC 2236 section 4: the limit that a query of version 1 means
+)
+
+// Types of a group record (RFC 3376 section 4.2.12, RFC 3810 section 5.2.12).
+const (
+	recordIsInclude = 1
+	recordIsExclude = 2
+	recordToInclude = 3
+	recordToExclude = 4
+	recordAllow     = 5
+)
+
+// membershipMessage returns the IGMP or MLD message of a packet, and its type, or nil. A packet shorter than its
+// message is none.
+func membershipMessage(t EtherType, packet []byte) (message []byte) {
+	switch {
+	case t == EtherTypeIPv4 && isVersion(packet, 4, ipv4HeaderLen) && packet[ipv4Protocol] == protoIGMP:
+		header, total := int(packet[0]&15)*4, int(binary.BigEndian.Uint16(packet[ipv4Total:]))
+		if header < ipv4HeaderLen || total < header+igmpMinLen || total > len(packet) ||
+			binary.BigEndian.Uint16(packet[ipv4Fragment:])&ipv4FragmentOf != 0 {
+			return nil
+		}
+		return packet[header:total]
+	case t == EtherTypeIPv6 && isVersion(packet, 6, ipv6HeaderLen+minExtensionLen) &&
+		packet[ipv6NextHeader] == extHopByHop && packet[ipv6HeaderLen] == protoICMPv6:
+		header := ipv6HeaderLen + extensionLen(extHopByHop, packet[ipv6HeaderLen:])
+		total := ipv6HeaderLen + int(binary.BigEndian.Uint16(packet[ipv6PayloadLen:]))
+		if total < header+igmpMinLen || total > len(packet) {
+			return nil
+		}
+		switch packet[header] {
+		case mldQuery, mldReport, mldDone, mldReportV2:
+			return packet[header:total]
+		}
+	}
+	return nil
+}
+
+// IsMembership reports whether a packet is an IGMP or MLD message. It is cheap enough for every frame.
+func IsMembership(t EtherType, packet []byte) bool { return membershipMessage(t, packet) != nil }
+
+// IsMembershipQuery reports whether a packet is a query of IGMP or MLD. It is cheap enough for every frame.
+func IsMembershipQuery(t EtherType, packet []byte) bool {
+	m := membershipMessage(t, packet)
+	return m != nil && (t == EtherTypeIPv4 && m[0] == igmpQuery || t == EtherTypeIPv6 && m[0] == mldQuery)
+}
+
+// Membership is what an IGMP or MLD message says about groups.
+type Membership struct {
+	Query  bool          // for the members of all groups
+	Within time.Duration // the time in which they answer the query
+	Joined []netip.Addr  // groups of which the sender is a member
+	Left   []netip.Addr  // groups of which it is no longer a member
+}
+
+// ParseMembership parses a packet for which [IsMembership] returns true. It takes the groups from at most limit records.
+// A message of an unknown type is an empty one. Errors: ErrTruncated, ErrFormat, ErrChecksum.
+func ParseMembership(t EtherType, packet []byte, limit int) (m Membership, err error) {
+	b := membershipMessage(t, packet)
+	if b == nil {
+		return m, ErrFormat
+	}
+	if t == EtherTypeIPv4 {
+		if checksum.Sum(b, 0) != 0xffff {
+			return m, ErrChecksum
+		}
+		return m, m.parseIGMP(b, limit)
+	}
+	pseudo := checksum.Pseudo(packet[ipv6Source:ipv6HeaderLen], protoICMPv6, len(b))
+	switch {
+	case checksum.Sum(b, pseudo) != 0xffff:
+		return m, ErrChecksum
+	case packet[ipv6HopLimit] != mldHopLimit:
+		return m, ErrFormat
+	case b[0] != mldReportV2 && len(b) < mldMinLen:
+		return m, ErrTruncated
+	}
+	return m, m.parseMLD(b, limit)
+}
+
+func (m *Membership) parseIGMP(b []byte, limit int) error {
+	group := netip.AddrFrom4([4]byte(b[igmpGroup:]))
+	switch b[0] {
+	case igmpQuery:
+		m.Query = group.IsUnspecified()
+		m.Within = time.Duration(float(uint32(b[1]), 7)) * 100 * time.Millisecond
+		if b[1] == 0 {
+			m.Within = membershipQueryV1
+		}
+	case igmpReportV1, igmpReportV2:
+		m.member(group, true)
+	case igmpLeave:
+		m.member(group, false)
+	case igmpReportV3:
+		return m.parseRecords(b, 4, limit)
+	}
+	return nil
+}
+
+func (m *Membership) parseMLD(b []byte, limit int) error {
+	if b[0] == mldReportV2 {
+		return m.parseRecords(b, 16, limit)
+	}
+	group := netip.AddrFrom16([16]byte(b[mldGroup:]))
+	switch b[0] {
+	case mldQuery:
+		m.Query = group.IsUnspecified()
+		m.Within = time.Duration(float(uint32(binary.BigEndian.Uint16(b[4:])), 15)) * time.Millisecond
+	case mldReport:
+		m.member(group, true)
+	case mldDone:
+		m.member(group, false)
+	}
+	return nil
+}
+
+// float returns the value of a time in a query: if the bit is set, 3 bits of exponent and a mantissa follow (RFC 3376
+// section 4.1.1, RFC 3810 section 5.1.3).
+func float(code uint32, bit int) uint32 {
+	if code < 1<<bit {
+		return code
+	}
+	exponent, mantissa := code>>(bit-3)&7, code&(1<<(bit-3)-1)
+	return (mantissa | 1<<(bit-3)) << (exponent + 3)
+}
+
+// parseRecords parses the group records of a report, whose addresses have size bytes.
+func (m *Membership) parseRecords(b []byte, size, limit int) error {
+	records := b[recordsOffset:]
+	for range min(int(binary.BigEndian.Uint16(b[6:])), limit) {
+		if len(records) < 4+size {
+			return ErrTruncated
+		}
+		sources := int(binary.BigEndian.Uint16(records[2:]))
+		n := 4 + size + sources*size + 4*int(records[1])
+		if len(records) < n {
+			return ErrTruncated
+		}
+		group, _ := netip.AddrFromSlice(records[4 : 4+size])
+		switch records[0] {
+		case recordIsExclude, recordToExclude, recordAllow:
+			m.member(group, true)
+		case recordIsInclude, recordToInclude: // only these sources
+			m.member(group, sources > 0)
+		}
+		records = records[n:]
+	}
+	return nil
+}
+
+// member adds a group to one of the lists. All nodes are members of the groups of all nodes.
+func (m *Membership) member(group netip.Addr, joined bool) {
+	switch {
+	case !group.IsMulticast() || group.Is4In6() || group == allSystems || group.IsInterfaceLocalMulticast() || group == allNodes:
+	case joined:
+		m.Joined = append(m.Joined, group)
+	default:
+		m.Left = append(m.Left, group)
+	}
+}
+
+var (
+	allSystems = netip.AddrFrom4([4]byte{224, 0, 0, 1})
+	allNodes   = netip.IPv6LinkLocalAllNodes()
+)
+
+// AppendMembershipQuery appends an IP packet, of src's family, that asks all nodes for the groups of which they are
+// members: a query of IGMP version 3 or MLD version 2, to be answered within a second. Receivers accept one of MLD only
+// from a link-local address.
+func AppendMembershipQuery(dst []byte, src netip.Addr) []byte {
+	start := len(dst)
+	const robustness, interval = 2, 125 // s; RFC 3376 sections 8.1 and 8.2
+	if src.Is4() {
+		a, to := src.As4(), allSystems.As4()
+		// With the option "router alert" (RFC 2113); precedence 6, TTL 1.
+		dst = append(dst, 0x46, 0xc0, 0, 36, 0, 0, 0, 0, 1, protoIGMP, 0, 0)
+		dst = append(append(append(dst, a[:]...), to[:]...), 0x94, 4, 0, 0)
+		header := dst[start:]
+		binary.BigEndian.PutUint16(header[10:], ^checksum.Sum(header, 0))
+		dst = append(dst, igmpQuery, 10, 0, 0, 0, 0, 0, 0, robustness, interval, 0, 0)
+		message := dst[start+24:]
+		binary.BigEndian.PutUint16(message[2:], ^checksum.Sum(message, 0))
+		return dst
+	}
+	dst = append(dst, 0x60, 0, 0, 0, 0, 36, extHopByHop, mldHopLimit)
+	dst = appendIPv6(appendIPv6(dst, src), allNodes)
+	dst = append(dst, protoICMPv6, 0, 5, 2, 0, 0, 1, 0) // router alert (RFC 2711), padding
+	dst = append(dst, mldQuery, 0, 0, 0, 1000>>8, 1000&255, 0, 0)
+	dst = appendIPv6(dst, netip.IPv6Unspecified())
+	dst = append(dst, robustness, interval, 0, 0)
+	packet := dst[start:]
+	message := packet[ipv6HeaderLen+minExtensionLen:]
+	pseudo := checksum.Pseudo(packet[ipv6Source:ipv6HeaderLen], protoICMPv6, len(message))
+	binary.BigEndian.PutUint16(message[2:], ^checksum.Sum(message, pseudo))
+	return dst
+}

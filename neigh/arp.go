@@ -12,6 +12,9 @@ type translator struct {
 	step  *step
 	host  *host
 	peers *peers
+
+	rfc4390 bool // requests of DHCP clients get its form
+	clients dhcpClients
 }
 
 // hostARP translates an ARP or RARP body from the host (RFC 826, RFC 903, RFC

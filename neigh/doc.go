@@ -75,8 +75,8 @@
 //
 // A station is a MAC on the host's side: ib0's own, that of the bridge of which ib0 is a port, and those
 // behind them. The wire carries no MACs, so a frame for the host goes to the station that has its IP
-// address. The table learns stations from the frames that they send, and their addresses from ARP and
-// ND, never from IP packets, since a station may route. The addresses that netlink reports are at
+// address. The table learns stations from the frames that they send, and their addresses from ARP, ND
+// and DHCP, never from IP packets, since a station may route. The addresses that netlink reports are at
 // home: at the bridge, or at ib0 itself. What is sent to the broadcast address of a network is for all.
 //
 // For an address in a network of the host that no station is known to have, the table keeps the frames,
@@ -137,5 +137,6 @@
 // thousands fall silent together, it takes minutes to cover them all. A one-way flow
 // costs one request a minute; if its receiver restarts and the announcements are lost,
 // the flow is interrupted for up to a minute. The table's own messages and those that it
-// forwards to a group are sent to the broadcast group. DHCP is not translated.
+// forwards to a group are sent to the broadcast group. In a DHCP request of a client without an
+// address, it sets the broadcast flag; it translates DHCP only with [Config.RFC4390].
 package neigh

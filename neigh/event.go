@@ -12,12 +12,12 @@ import (
 type Event interface{ event() }
 
 // FromHost is an Ethernet frame from the host that the data path could not handle:
-// ARP, RARP, ND, IGMP, MLD, an unknown destination, or an unknown source. The data path drops
+// ARP, RARP, ND, DHCP, IGMP, MLD, an unknown destination, or an unknown source. The data path drops
 // ND behind extension headers ([ipoib.HidesND]).
 type FromHost struct{ Frame []byte }
 
 // FromFabric is a message from the fabric that is not for the data path: ARP,
-// RARP, ND, a query of IGMP or MLD, an echo, or an IP packet for an unknown station.
+// RARP, ND, DHCP, a query of IGMP or MLD, an echo, or an IP packet for an unknown station.
 type FromFabric struct {
 	Msg       []byte  // IPoIB header and body
 	SrcGID    hca.GID // of the GRH

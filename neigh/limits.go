@@ -75,6 +75,8 @@ const (
 	// maxGroupsPerStation bounds the IP multicast groups of each: a host has one for each of its IPv6 addresses, and
 	// those of its programs.
 	maxGroupsPerStation = 64
+	// maxDHCPClients bounds the transactions of DHCP clients.
+	maxDHCPClients = 1024
 	// maxAbsent bounds the addresses that are remembered because no station has answered for them.
 	maxAbsent = 1024
 	// maxHostAddrs bounds the host addresses from netlink.
@@ -204,10 +206,13 @@ var announceTimes = [...]time.Duration{
 	8 * time.Second, 20 * time.Second, time.Minute,
 }
 
-// Config bounds a table. The zero value selects the defaults.
+// Config configures a table. The zero value selects the defaults.
 type Config struct {
 	MaxPeers int // peers of both classes; at least 2
 	MaxHeard int // heard peers among them; 1 to MaxPeers-1
+	// RFC4390 gives the requests of DHCP clients the form of that RFC, for servers that know clients on IPoIB by their
+	// identifiers only.
+	RFC4390 bool
 }
 
 // normal returns c with unset fields replaced by defaults, and each bound

@@ -51,6 +51,9 @@ func (t *Table) route(f frame, late bool) {
 		o.msg, ok = t.translator.hostARP(f)
 	case f.isND():
 		o.msg, ok = t.translator.hostND(f)
+	case ipoib.IsDHCP(f.typ, f.body()):
+		o.control = false
+		o.msg = t.translator.hostDHCP(f)
 	case ipoib.IsMembership(f.typ, f.body()):
 		if t.querier.learn(f.src, f.typ, f.body()) {
 			t.step.drop(DropOwnAnswer)
@@ -109,6 +112,8 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.resolved(t.translator.fabricND(e, body, ev.Multicast))
 	case typ == ipoib.EtherTypeEcho:
 		t.fabricEcho(e, body, ev.Multicast)
+	case ipoib.IsDHCP(typ, body):
+		t.fabricDHCP(e, body, ev.Multicast)
 	case ipoib.IsMembershipQuery(typ, body):
 		t.querier.learn(ipoib.MAC{}, typ, body)
 		ip, _ := ipoib.DestIP(typ, body)

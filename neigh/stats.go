@@ -76,8 +76,8 @@ type Stats struct {
 	Evicted  uint64 // peers removed to make room for others
 	AHFailed uint64 // failed attempts to create a handle
 
-	GroupsFull    uint64 // reports of stations with too many groups
 	AddressesFull uint64 // addresses of stations for which there was no room
+	GroupsFull    uint64 // reports of stations with too many groups
 
 	Resolved hca.Durations // of the resolutions that were answered, from the first request
 
@@ -110,8 +110,8 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "announcements", Kind: hca.CountTotal, Value: s.Announcements},
 		{Name: "seeks", Kind: hca.CountTotal, Value: s.Seeks},
 		{Name: "queries", Kind: hca.CountTotal, Value: s.Queries},
-		{Name: "groups_full", Kind: hca.CountError, Value: s.GroupsFull},
 		{Name: "addresses_full", Kind: hca.CountError, Value: s.AddressesFull},
+		{Name: "groups_full", Kind: hca.CountError, Value: s.GroupsFull},
 		{Name: "corrections", Kind: hca.CountTotal, Value: s.Corrections},
 		{Name: "silences", Kind: hca.CountTotal, Value: s.Silences},
 		{Name: "stray_notices", Kind: hca.CountTotal, Value: s.Notices},

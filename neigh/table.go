@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
 )
 
 // Table is the neighbour table of one interface. It is passive and must be used
@@ -45,7 +46,9 @@ func New(conf Config) *Table {
 		step: s, host: h, view: v, silent: &t.silent, handles: &t.handles,
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
-	t.translator = translator{step: s, host: h, peers: &t.peers}
+	t.translator = translator{
+		step: s, host: h, peers: &t.peers, rfc4390: conf.RFC4390, clients: dhcpClients{byXID: make(map[uint32]ipoib.MAC)},
+	}
 	t.resolver = resolver{
 		step: s, interval: resolveInterval, tries: resolveTries, bytes: maxKeptBytes, byIP: make(map[netip.Addr]*resolution),
 		ask:    func(r *resolution) { h.sendRequest(h.stations.source(r.ip, r.src), r.ip) },

@@ -59,7 +59,7 @@ func (r route) first(ether []byte) []byte {
 //  8. ND of a router, while the host's addresses are checked: RouterMessage
 //  9. no snapshot: NoPeers
 //  10. source address not accepted by the snapshot: slow path
-//  11. ARP, RARP and ND, whose bodies carry link addresses; IGMP and MLD: slow path
+//  11. ARP, RARP and ND, whose bodies carry link addresses; DHCP; IGMP and MLD: slow path
 //  12. group destination: the IP destination's group, else the broadcast group
 //  13. unicast destination
 //
@@ -176,6 +176,8 @@ func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 	switch typ {
 	case ipoib.EtherTypeARP, ipoib.EtherTypeRARP:
 		return true
+	case ipoib.EtherTypeIPv4:
+		return ipoib.IsDHCP(typ, payload)
 	case ipoib.EtherTypeIPv6:
 		return ipoib.IsND(payload)
 	default:

@@ -22,6 +22,7 @@ func drawLarge(t *rapid.T) (f []byte, headers int, odd bool) {
 	h := vnet.Header{Flags: vnet.NeedsCsum, GSOSize: uint16(rapid.IntRange(3, 2000).Draw(t, "MSS"))}
 	v6 := rapid.Bool().Draw(t, "IPv6")
 	proto, l4 := byte(17), bytesOf(8, "UDP")
+	l4[2] |= 1 // not the ports of DHCP
 	h.GSOType, h.CsumOffset = vnet.GSOUDPL4, vnet.CsumOffsetUDP
 	if rapid.Bool().Draw(t, "TCP") {
 		proto, l4 = 6, bytesOf(20+4*rapid.IntRange(0, 10).Draw(t, "TCP options"), "TCP")

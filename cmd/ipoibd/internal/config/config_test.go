@@ -99,7 +99,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
 		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; did you mean control?"},
 		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field; did you mean mtu?"},
-		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, addresses, routes, up, source_check, send_wrs, recv_wrs"},
+		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, addresses, routes, up, source_check, dhcp, send_wrs, recv_wrs"},
 		{"dashes for underscores", "devices:\n  - known-peers-only: true\n", "x.yaml:2: devices[0].known-peers-only: unknown field; did you mean known_peers_only?"},
 		{"two documents", head + "---\ndevices: []\n", "x.yaml: a second document begins on line 7"},
 		{"broken second document", head + "---\na: [", "x.yaml:9: did not find expected node content"},

@@ -23,6 +23,7 @@ type Interface struct {
 	Routes      []string `json:"routes"`    // see ParseRoute
 	Up          bool     `json:"up"`
 	SourceCheck bool     `json:"source_check"`
+	DHCP        string   `json:"dhcp"`     // DHCPEthernet or DHCPRFC4390; empty: DHCPEthernet
 	SendWRs     int      `json:"send_wrs"` // Validate replaces 0 by the device's default
 	RecvWRs     int      `json:"recv_wrs"` // the same
 	EBPF        bool     `json:"ebpf"`
@@ -39,6 +40,12 @@ func (f *Interface) NetdevName() string { return cmp.Or(f.Netdev, f.Name) }
 func NewInterface() Interface {
 	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault, EBPF: true}
 }
+
+// Forms of the requests of DHCP clients behind an interface.
+const (
+	DHCPEthernet = "ethernet"
+	DHCPRFC4390  = "rfc4390"
+)
 
 // Change copies the live fields of another interface to f.
 func (f *Interface) Change(to *Interface) {
@@ -112,6 +119,14 @@ var InterfaceFields = Table[Interface]{{
 	check: func(f *Interface, m place) {
 		m.require(!f.SourceCheck || len(f.Addresses) > 0, "needs addresses: without any, every IP frame from the host "+
 			"would be dropped, except those from its link-local address")
+	},
+}, {
+	Name: "dhcp", Of: func(f *Interface) any { return &f.DHCP },
+	Help: "form of the requests of DHCP clients: ethernet, or rfc4390 for servers that know the clients on IPoIB by their " +
+		"identifiers only", Default: DHCPEthernet,
+	check: func(f *Interface, m place) {
+		valid := f.DHCP == "" || f.DHCP == DHCPEthernet || f.DHCP == DHCPRFC4390
+		m.require(valid, "%.100q is neither %s nor %s", f.DHCP, DHCPEthernet, DHCPRFC4390)
 	},
 }, {
 	Name: "send_wrs", Of: func(f *Interface) any { return &f.SendWRs },

@@ -102,6 +102,7 @@ func TestPlanOfEachField(t *testing.T) {
 		"addresses":    {func(f *Interface) { f.Addresses = []string{"10.9.0.2/24"} }, "changed"},
 		"routes":       {func(f *Interface) { f.Routes = []string{"10.0.0.0/8"} }, "changed"},
 		"up":           {func(f *Interface) { f.Up = true }, "changed"},
+		"dhcp":         {func(f *Interface) { f.DHCP = DHCPRFC4390 }, "rebuilt"},
 		"source_check": {func(f *Interface) { f.SourceCheck = true }, "changed"},
 		"send_wrs":     {func(f *Interface) { f.SendWRs = 256 }, "rebuilt"},
 		"recv_wrs":     {func(f *Interface) { f.RecvWRs = 256 }, "rebuilt"},

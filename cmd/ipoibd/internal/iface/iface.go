@@ -155,15 +155,14 @@ const initialMTU = 1500
 // to 2 MiB each: a node has one for each of its pods, and a message to the group reaches all of them.
 const lentMaxHeard = 1024
 
-// peerBounds returns the bounds of an interface's table of peers.
-func peerBounds(runtime bool) neigh.Config {
+// tableConfig returns the configuration of an interface's table of peers.
+func tableConfig(cfg *config.Interface, runtime bool) neigh.Config {
+	conf := neigh.Config{RFC4390: cfg.DHCP == config.DHCPRFC4390}
 	if runtime {
-		return neigh.Config{
-			MaxPeers: lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard,
-			MaxHeard: lentMaxHeard,
-		}
+		conf.MaxPeers = lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard
+		conf.MaxHeard = lentMaxHeard
 	}
-	return neigh.Config{}
+	return conf
 }
 
 // construct returns an interface on a TAP, with a lane for each queue, that continues from a state. After an error the
@@ -205,7 +204,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,
 		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
-	f.nbrs = newNeighbours(f.log, tap, ls, peerBounds(env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
+	f.nbrs = newNeighbours(f.log, tap, ls, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
 	if cfg.EBPF {
 		f.programs.attach(env, tap, len(ls.all), f.log)
 	}

@@ -1,0 +1,119 @@
+package neigh
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"ipoibd/ud/ipoib"
+)
+
+var guestMAC = ipoib.MAC{2, 0xaa}
+
+// dhcp returns an IPv4 packet with a DHCP message of a client or a server.
+func dhcp(op, kind byte, yours string, to string) []byte {
+	p := make([]byte, 20+8+240)
+	p[0], p[8], p[9] = 0x45, 64, 17
+	copy(p[16:], ip(to).AsSlice())
+	m := p[28:]
+	m[0], m[1], m[2] = op, 1, 6
+	copy(m[16:], ip(yours).AsSlice())
+	copy(m[28:], guestMAC[:])
+	binary.BigEndian.PutUint32(m[236:], 0x63825363)
+	port := uint16(67)
+	if op == 2 {
+		port = 68
+	}
+	binary.BigEndian.PutUint16(p[22:], port)
+	p = append(p, 53, 1, kind, 255)
+	p = append(p, make([]byte, 60)...) // padding
+	binary.BigEndian.PutUint16(p[24:], uint16(len(p)-20))
+	return p
+}
+
+func fabricDHCP(from endpoint, packet []byte, multicast bool) FromFabric {
+	return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), from.gid, from.qpn, multicast}
+}
+
+// A guest gets an address: its request asks for a broadcast, the answer goes to it although it has no address yet, and
+// then what is sent to that address does.
+func TestDHCPOfAGuest(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	out := b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), dhcp(1, 3, "0.0.0.0", "255.255.255.255")...)})
+	if msg := out[0].(SendFabric).Msg; msg[ipoib.HeaderLen+28+10] != 0x80 {
+		t.Errorf("the request does not ask for a broadcast: % x", msg)
+	}
+	for _, c := range []struct {
+		what      string
+		to        string
+		multicast bool
+		want      ipoib.MAC
+	}{
+		{"broadcast", "255.255.255.255", true, ipoib.Broadcast},
+		{"replicated", "255.255.255.255", false, ipoib.Broadcast},
+		{"unicast", "10.0.0.77", false, guestMAC},
+	} {
+		out := b.step(fabricDHCP(peerB, dhcp(2, 5, "10.0.0.77", c.to), c.multicast))
+		if got := ipoib.MAC(out[0].(SendHost).Frame); got != c.want {
+			t.Errorf("%s: to %v, want %v", c.what, got, c.want)
+		}
+	}
+	b.advance(latePause)
+	if m, ok := b.snap.HostMAC(ip("10.0.0.77")); !ok || m != guestMAC {
+		t.Errorf("the address is at %v, %t", m, ok)
+	}
+}
+
+// With the form of RFC 4390, an answer names no client: it is found by its transaction.
+func TestDHCPByRFC4390(t *testing.T) {
+	b := attachedBench(t, Config{RFC4390: true})
+	b.meet(peerB, ipB)
+	out := b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), dhcp(1, 3, "0.0.0.0", "255.255.255.255")...)})
+	if m := out[0].(SendFabric).Msg[ipoib.HeaderLen+28:]; m[1] != 32 || m[2] != 0 || m[28] != 0 || m[10] != 0x80 {
+		t.Errorf("the request is % x", m)
+	}
+	ack := dhcp(2, 5, "10.0.0.77", "255.255.255.255")
+	ack[28+1], ack[28+2] = 32, 0
+	clear(ack[28+28 : 28+44])
+	out = b.step(fabricDHCP(peerB, ack, true))
+	if m := out[0].(SendHost).Frame[14+28:]; m[1] != 1 || m[2] != 6 || ipoib.MAC(m[28:]) != guestMAC {
+		t.Errorf("the answer is % x", m)
+	}
+	if got := b.table.host.stations.dest(ip("10.0.0.77")); got != guestMAC {
+		t.Errorf("the address is at %v", got)
+	}
+	// The answer to another host's client stays as it is. Invented transactions are bounded.
+	ack[28+4] = 1
+	if m := b.step(fabricDHCP(peerB, ack, true))[0].(SendHost).Frame[14+28:]; m[1] != 32 {
+		t.Errorf("the answer is % x", m)
+	}
+	for i := range 2 * maxDHCPClients {
+		request := dhcp(1, 3, "0.0.0.0", "255.255.255.255")
+		binary.BigEndian.PutUint32(request[28+4:], uint32(i))
+		b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), request...)})
+	}
+	if c := &b.table.translator.clients; len(c.byXID) != maxDHCPClients || len(c.order) != maxDHCPClients {
+		t.Errorf("%d transactions, %d in order", len(c.byXID), len(c.order))
+	}
+}
+
+// An answer for a client that is not here is delivered as any packet; one for an address of another station, or of a
+// peer, moves nothing.
+func TestForgedDHCP(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	ack := func(yours string) { b.step(fabricDHCP(peerC, dhcp(2, 5, yours, "255.255.255.255"), true)) }
+	ack("10.0.0.77")
+	if b.table.host.stations.has(ip("10.0.0.77")) {
+		t.Error("an address was learnt for an unknown client")
+	}
+	b.step(hostARP(firstMAC, ipoib.Broadcast, ipoib.ARPRequest, "10.0.0.8", ipB))
+	b.step(hostARP(guestMAC, ipoib.Broadcast, ipoib.ARPRequest, "10.0.0.9", ipB))
+	for _, yours := range []string{"10.0.0.8", ipA, ipB, "224.0.0.1", "0.0.0.0"} {
+		ack(yours)
+	}
+	h := &b.table.host.stations
+	if h.dest(ip("10.0.0.8")) != firstMAC || h.dest(ip(ipA)) != ownMAC || b.table.peers.live.byIP[ip(ipB)] == nil || len(h.byMAC[guestMAC].ips) != 1 {
+		t.Errorf("a forged answer has moved an address: %v", h.byMAC[guestMAC].ips)
+	}
+}

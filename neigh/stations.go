@@ -375,6 +375,9 @@ func (s *stations) clear() {
 	s.router = false
 }
 
+// full reports whether there is no room for another MAC or address behind ib0.
+func (s *stations) full() bool { return len(s.byMAC) >= maxStations || len(s.byIP) >= maxStationIPs }
+
 // claim records that a station has claimed ip. The latest claim wins, but for the given addresses. It returns false if
 // there is no room.
 func (s *stations) claim(m ipoib.MAC, ip netip.Addr) bool {

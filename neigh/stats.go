@@ -93,6 +93,8 @@ type Stats struct {
 	Used        int // used peers
 	Resolutions int // addresses being resolved
 	AHs         int // handles held
+
+	StationsFull bool // there is no room for another MAC or address behind ib0
 }
 
 // Counters returns the counters by name. It allocates.

@@ -191,6 +191,7 @@ func (t *Table) schedule() {
 func (t *Table) Stats() Stats {
 	s := t.step.stats
 	s.Heard, s.Used = t.peers.live.heard.Len(), t.peers.live.used.Len()
+	s.StationsFull = t.host.stations.full()
 	s.Resolutions = len(t.resolver.byIP) + len(t.seeker.byIP)
 	return s
 }

@@ -39,6 +39,11 @@ type Facts struct {
 	Neighbours, NeighboursEarlier []NeighbourTable
 
 	Drops []FirewallRule // that drop what the daemon should receive
+	// Forwarding are chains of this host's firewall that drop what it forwards unless a rule accepts it. They see
+	// what bridges forward too if BridgesFiltered.
+	Forwarding      []FirewallChain
+	BridgesFiltered bool   // net.bridge.bridge-nf-call-iptables
+	Unforwarded     uint64 // IPv4 packets for other hosts that this one dropped while watched, since it does not forward
 }
 
 // SocketState is what is at the path of the control socket.
@@ -199,6 +204,12 @@ func (f *Facts) reported(device string) *report.Device {
 type FirewallRule struct {
 	Family, Table, Chain, Handle string
 	Text                         string
+}
+
+// FirewallChain is a chain of nftables whose policy is to drop.
+type FirewallChain struct {
+	Family, Table, Chain string
+	Text                 string // of its table
 }
 
 // NeighbourTable is a table of the kernel, which all network namespaces share.

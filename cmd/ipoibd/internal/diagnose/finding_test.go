@@ -118,6 +118,21 @@ var diagnoses = []struct {
 		f.Netdev("ib0").MTU, f.Netdev("ib0").Master = 1444, "br0"
 		f.Netdevs = append(f.Netdevs, Netdev{Name: "veth1", MTU: 1500, Master: "br0"}, Netdev{Name: "veth2", MTU: 1500, Master: "br1"})
 	}, "bridge_mtu", "the MTU of ib0 is 1444, that of veth1 is 1500", "ip link set veth1 mtu 1444"},
+	{"the firewall drops what a bridge forwards", busy, func(f *Facts) {
+		f.Netdev("ib0").Master, f.BridgesFiltered = "br0", true
+		f.Forwarding = []FirewallChain{{"ip", "filter", "FORWARD", "counter jump DOCKER-USER\n"}}
+	}, "bridge_firewall", "ib0 is a port of br0; net.bridge.bridge-nf-call-iptables is 1, and the policy of nft chain FORWARD in table ip filter", "sysctl -w net.bridge.bridge-nf-call-iptables=0"},
+	{"the firewall does not see bridges", busy, func(f *Facts) {
+		f.Netdev("ib0").Master, f.Forwarding = "br0", []FirewallChain{{"ip", "filter", "FORWARD", ""}}
+	}, "", "", ""},
+	{"the firewall accepts what the bridge forwards", busy, func(f *Facts) {
+		f.Netdev("ib0").Master, f.BridgesFiltered = "br0", true
+		f.Forwarding = []FirewallChain{{"ip", "filter", "FORWARD", "iifname \"br0\" accept\n"}}
+	}, "", "", ""},
+	{"the firewall drops what is routed", busy, func(f *Facts) {
+		f.BridgesFiltered, f.Forwarding = true, []FirewallChain{{"ip", "filter", "FORWARD", ""}}
+	}, "", "", ""},
+	{"packets for other hosts", busy, func(f *Facts) { f.Unforwarded = 3 }, "not_forwarding", "3 IPv4 packets were dropped within 1s", "sysctl -w net.ipv4.ip_forward=1"},
 
 	{"mistakes", idle, func(f *Facts) { f.Mistake, f.Devices, f.Interfaces = errors.New("c.yaml:2: mtu: 5"), nil, nil }, "config_mistake", "c.yaml:2", ""},
 	{"a variable", idle, func(f *Facts) { f.UnknownVariables = []string{"IPOIBD_X"} }, "unknown_variable", "IPOIBD_X", "unset IPOIBD_X"},
@@ -287,6 +302,7 @@ var diagnoses = []struct {
 	{"a small send buffer", busy, noticing("send_buffer"), "send_buffer", "the text of", "sysctl -w net.core.wmem_max=134217728"},
 	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add("no_ipv6", "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
 	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add("events_lost", "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
+	{"many guests", busy, func(f *Facts) { f.iface().Notices.Add("stations_full", "as many MACs") }, "stations_full", "as many MACs", "ipoibd status -v"},
 	{"one socket", busy, noticing("one_socket"), "one_socket", "the text of", ""},
 	{"no segmentation", busy, noticing("no_segmentation"), "no_segmentation", "the text of", "ethtool -k eth0"},
 	{"alone", busy, func(f *Facts) { f.lonely(); noticing("silent")(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},

@@ -39,6 +39,24 @@ var warnings = []rule{
 		"set the same MTU on that port, and in the guest or container behind it (DHCP option 26 can)",
 		"ip link set {port} mtu {mtu}",
 	}},
+	{"bridge_firewall", Warning, hereInterfaces, bridgeFirewall, nil, texts{
+		"the firewall of this host may drop what the bridge of the interface forwards",
+		"{subject} is a port of {bridge}; net.bridge.bridge-nf-call-iptables is 1, and the policy of nft chain {chain} " +
+			"in table {family} {table} is to drop, with no rule about {bridge}",
+		"let bridges bypass the firewall, or accept what {bridge} forwards", "sysctl -w net.bridge.bridge-nf-call-iptables=0",
+	}},
+	{"not_forwarding", Warning, hereInterfaces, notForwarding, noInterface, texts{
+		"this host receives packets for other hosts, and drops them, because it does not forward",
+		"{packets} IPv4 packets were dropped within {watched} (InAddrErrors of /proc/net/snmp)",
+		"make this host forward; if a guest behind {subject} is the router, give it an interface of its own, because " +
+			"peers cannot tell it from this host",
+		"sysctl -w net.ipv4.ip_forward=1",
+	}},
+	{"stations_full", Warning, served, noticed("stations_full"), nil, texts{
+		"guests behind the interface may not be reached", "{notice}",
+		"find the guest that invents addresses, or put some guests behind another interface",
+		"ipoibd status -v --control {control}",
+	}},
 	{"neighbours_full", Warning, fullTables, always, nil, texts{
 		"the kernel's neighbour table is full, so packets to hosts that are not in it are lost",
 		"{table} has {entries} entries of at most {limit}, and had no room for {more} more while it was watched",
@@ -178,6 +196,27 @@ func bridgeMTU(s *subject) bool {
 	}
 	s.say("mtu", n.MTU, "port", port.Name, "port_mtu", port.MTU, "bridge", n.Master)
 	return true
+}
+
+// bridgeFirewall finds a chain that drops what the bridge of an interface forwards. A rule about the bridge may accept
+// it.
+func bridgeFirewall(s *subject) bool {
+	n := s.netdev
+	if n.Master == "" || !s.BridgesFiltered {
+		return false
+	}
+	c := first(s.Forwarding, func(c *FirewallChain) bool {
+		return !strings.Contains(c.Text, n.Master) && !strings.Contains(c.Text, "physdev")
+	})
+	if c == nil {
+		return false
+	}
+	s.say("bridge", n.Master, "chain", c.Chain, "family", c.Family, "table", c.Table)
+	return true
+}
+
+func notForwarding(s *subject) bool {
+	return s.sayIf(s.Unforwarded > 0, "packets", s.Unforwarded)
 }
 
 // fullTables lists the kernel's neighbour tables that were full while the daemon was watched.

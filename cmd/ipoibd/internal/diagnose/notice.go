@@ -102,6 +102,8 @@ type Link struct {
 	Exceeded   hca.PathLimit // a path that carries less than the MTU, by a router's report; zero: none
 	Fits       int           // the largest packet that it carries, in bytes
 	EventsLost bool          // completion events of the device do not arrive
+
+	StationsFull bool // there is no room for another MAC or address behind the interface
 }
 
 var linkConditions = []condition[Link]{
@@ -124,11 +126,20 @@ var linkConditions = []condition[Link]{
 		holds: func(l *Link) (bool, words) { return l.EventsLost, nil },
 		text:  EventsLost,
 	},
+	{
+		kind:  "stations_full",
+		holds: func(l *Link) (bool, words) { return l.StationsFull, nil },
+		text:  StationsFull,
+	},
 }
 
 // EventsLost is the text of the notice, which package iface also logs.
 const EventsLost = "the completion events of the device are lost, so packets wait up to 0.5 s; check whether its " +
 	"interrupts are delivered"
+
+// StationsFull is the text of the notice, which package iface also logs.
+const StationsFull = "there are as many MACs or IP addresses behind the interface as it serves; frames of further MACs " +
+	"are dropped, and further addresses are not reached; if a guest invents them, stop it; else use another interface"
 
 // NoticeUnresolved is the kind of notice whose text package backend makes: the name of a peer cannot be looked up.
 const NoticeUnresolved = "unresolved_peer"

@@ -51,7 +51,12 @@ func Gather(ctx context.Context, q Query) (diagnose.Facts, error) {
 	g.Service = examineService(ctx, q.Control)
 	var neighErr, netErr, processErr error
 	g.NeighboursEarlier, neighErr = neighbourTables()
+	before, dropErr := unforwarded()
 	err := g.ask(ctx, q)
+	if dropErr == nil {
+		g.Unforwarded, dropErr = unforwarded()
+		g.Unforwarded -= min(before, g.Unforwarded)
+	}
 	if neighErr == nil {
 		g.Neighbours, neighErr = neighbourTables()
 	}
@@ -74,8 +79,8 @@ func Gather(ctx context.Context, q Query) (diagnose.Facts, error) {
 		g.ClockStep = clockStep(g.Socket.PID, g.Status.Started)
 		g.findHolders()
 	}
-	g.Drops = firewallDrops(ctx)
-	return g.Facts, errors.Join(err, neighErr, netErr, processErr)
+	g.examineFirewall(ctx)
+	return g.Facts, errors.Join(err, neighErr, dropErr, netErr, processErr)
 }
 
 // gatherer collects the facts.

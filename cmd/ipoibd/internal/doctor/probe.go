@@ -232,26 +232,29 @@ func parseService(text []byte) diagnose.Service {
 	}
 }
 
-// firewallDrops returns the rules of nftables that drop what peers send. Without the right to list
-// them, or without nft, it returns none.
-func firewallDrops(ctx context.Context) []diagnose.FirewallRule {
-	return parseFirewall(run(ctx, "nft", "--handle", "--numeric", "list", "ruleset"))
+// examineFirewall finds the rules of nftables that drop what peers send, and the chains that drop what this host
+// forwards. Without the right to list them, or without nft, it finds none.
+func (g *gatherer) examineFirewall(ctx context.Context) {
+	g.Drops, g.Forwarding = parseFirewall(run(ctx, "nft", "--handle", "--numeric", "list", "ruleset"))
+	text, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables")
+	g.BridgesFiltered = err == nil && strings.TrimSpace(string(text)) == "1"
 }
 
 var (
 	nftTable = regexp.MustCompile(`^table (\S+) (\S+) \{`)
 	nftChain = regexp.MustCompile(`^\s*chain (\S+) \{`)
-	nftHook  = regexp.MustCompile(`^\s*type \S+ hook (\S+)`)
+	nftHook  = regexp.MustCompile(`^\s*type \S+ hook (\S+) .*?(policy drop;)?$`)
 	// nftDrop matches only a rule without further conditions. If it has a counter, that must not be 0.
 	nftDrop = regexp.MustCompile(`^\s*(udp dport 4791 (?:counter packets [1-9]\d* bytes \d+ )?` +
 		`(?:drop|reject\b.*?)) # handle (\d+)$`)
 )
 
 // parseFirewall returns the rules of a listing that drop every datagram to UDP port 4791 that this
-// host receives. A rule that follows another one about the port is left out: that one may accept
-// what matters.
-func parseFirewall(listing []byte) (out []diagnose.FirewallRule) {
+// host receives, and the chains that drop what it forwards. A rule that follows another one about the port is left
+// out: that one may accept what matters.
+func parseFirewall(listing []byte) (drops []diagnose.FirewallRule, forwarding []diagnose.FirewallChain) {
 	var r diagnose.FirewallRule
+	tables := map[[2]string]string{}
 	receives, mentioned := false, false
 	lines := bufio.NewScanner(bytes.NewReader(listing))
 	for lines.Scan() {
@@ -263,16 +266,47 @@ func parseFirewall(listing []byte) (out []diagnose.FirewallRule) {
 		case nftChain.MatchString(line):
 			r.Chain, receives, mentioned = nftChain.FindStringSubmatch(line)[1], false, false
 		case nftHook.MatchString(line):
-			hook := nftHook.FindStringSubmatch(line)[1]
-			receives = slices.Contains([]string{"input", "prerouting", "ingress"}, hook)
+			hook := nftHook.FindStringSubmatch(line)
+			receives = slices.Contains([]string{"input", "prerouting", "ingress"}, hook[1])
+			if hook[1] == "forward" && hook[2] != "" && r.Family != "bridge" && r.Family != "netdev" {
+				forwarding = append(forwarding, diagnose.FirewallChain{Family: r.Family, Table: r.Table, Chain: r.Chain})
+			}
 		case receives && !mentioned && nftDrop.MatchString(line):
 			m := nftDrop.FindStringSubmatch(line)
 			r.Text, r.Handle = m[1], m[2]
-			out = append(out, r)
+			drops = append(drops, r)
 		}
+		tables[[2]string{r.Family, r.Table}] += line + "\n"
 		mentioned = mentioned || strings.Contains(line, "4791")
 	}
-	return out
+	for i := range forwarding {
+		forwarding[i].Text = tables[[2]string{forwarding[i].Family, forwarding[i].Table}]
+	}
+	return drops, forwarding
+}
+
+// unforwarded returns how many IPv4 packets for other hosts this one has dropped, since it does not forward
+// (InAddrErrors of RFC 4293).
+func unforwarded() (uint64, error) {
+	text, err := os.ReadFile("/proc/net/snmp")
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || fields[0] != "Ip:" {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		if i := slices.Index(names, "InAddrErrors"); i > 0 && i < len(fields) {
+			return strconv.ParseUint(fields[i], 10, 64)
+		}
+	}
+	return 0, errors.New("/proc/net/snmp has no InAddrErrors")
 }
 
 // tapHolders returns the processes of this network namespace, except one, with a queue of a TAP

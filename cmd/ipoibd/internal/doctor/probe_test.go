@@ -44,9 +44,30 @@ func TestParseFirewall(t *testing.T) {
 		"cut":                       {"table inet t {\n\tchain c {\n\t\ttype filter hook input", nil},
 		"nothing":                   {"", nil},
 	} {
-		if got := parseFirewall([]byte(c.listing)); !slices.Equal(got, c.want) {
+		if got, forwarding := parseFirewall([]byte(c.listing)); !slices.Equal(got, c.want) || len(forwarding) > 0 {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
+	}
+}
+
+// Only chains that drop what no rule accepts count, and only those that see IP packets.
+func TestParseFirewallOfForwardedPackets(t *testing.T) {
+	filter := "table ip filter {\n" +
+		"\tchain FORWARD { # handle 2\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tcounter jump A # handle 9\n\t\tcounter jump B # handle 10\n\t}\n" +
+		"\tchain A {\n\t\tiifname \"br0\" accept # handle 11\n\t}\n}\n"
+	listing := filter +
+		"table inet t {\n\tchain c {\n\t\ttype filter hook forward priority 0; policy accept;\n\t}\n}\n" +
+		"table bridge b {\n\tchain c {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"
+	_, got := parseFirewall([]byte(listing))
+	want := []diagnose.FirewallChain{{Family: "ip", Table: "filter", Chain: "FORWARD", Text: filter}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestUnforwarded(t *testing.T) {
+	if _, err := unforwarded(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -68,7 +89,7 @@ func TestRecommendedFirewallIsNoFinding(t *testing.T) {
 		}
 		listed += line
 	}
-	if got := parseFirewall([]byte(listed)); len(got) > 0 {
+	if got, _ := parseFirewall([]byte(listed)); len(got) > 0 {
 		t.Errorf("%+v", got)
 	}
 }

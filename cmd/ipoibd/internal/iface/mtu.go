@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/diagnose"
-	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
@@ -129,11 +128,9 @@ func (h *host) refused(size int) {
 	}
 }
 
-// notices describes what is lost, for the status.
-func (r *mtuReport) notices(eventsLost bool) report.Notices {
-	l := diagnose.Link{BelowIPv6: r.below, Exceeded: r.exceeded, EventsLost: eventsLost}
-	l.Fits = r.exceeded.Carries - ipoib.HeaderLen
-	return l.Notices()
+// link returns what a notice may be about.
+func (r *mtuReport) link() diagnose.Link {
+	return diagnose.Link{BelowIPv6: r.below, Exceeded: r.exceeded, Fits: r.exceeded.Carries - ipoib.HeaderLen}
 }
 
 // MTUState decides the interface's MTU. It keeps the operator's request while the underlay is

@@ -142,7 +142,8 @@ func TestMTUOfThePath(t *testing.T) {
 			if host.now.MTU != c.mtu || r.path.To.IsValid() != c.limited || c.limited && r.path != c.plan.Path {
 				t.Errorf("%s: MTU %d, limited by %+v, want %d, %t", c.name, host.now.MTU, r.path, c.mtu, c.limited)
 			}
-			if n := r.notices(false).Text(); !strings.Contains(n, c.notice) || (n == "") != (c.notice == "") {
+			link := r.link()
+			if n := link.Notices().Text(); !strings.Contains(n, c.notice) || (n == "") != (c.notice == "") {
 				t.Errorf("%s: notice %q, want %q", c.name, n, c.notice)
 			}
 			for _, m := range []string{lower, below, exceeds} {

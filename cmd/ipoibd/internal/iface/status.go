@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
@@ -33,6 +34,8 @@ type shown struct {
 	snapshot atomic.Pointer[snapshot]
 	at       time.Time // of the next one
 	ended    bool      // Run has returned f.end
+
+	stationsFull bool // the notice is shown
 	// txDropped is the kernel's count of dropped frames less the filter's. They are not read at the same
 	// moment, and the filter's count is the newer one.
 	txDropped highest
@@ -209,8 +212,14 @@ func (f *Iface) show(now time.Time) {
 		Groups: []report.Group{}, Counters: report.Counters{},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}
-	eventsLost := slices.ContainsFunc(f.lanes.all, func(l *lane) bool { return l.detector.EventsLost() })
-	s.Notices = f.host.mtuReport.notices(eventsLost)
+	link := f.host.mtuReport.link()
+	link.EventsLost = slices.ContainsFunc(f.lanes.all, func(l *lane) bool { return l.detector.EventsLost() })
+	link.StationsFull = f.nbrs.table.Stats().StationsFull
+	if link.StationsFull && !f.shown.stationsFull {
+		f.log.Warn(diagnose.StationsFull)
+	}
+	f.shown.stationsFull = link.StationsFull
+	s.Notices = link.Notices()
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.condition()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {

@@ -31,8 +31,9 @@ var (
 	ifacePeers = gauge("interface_peers",
 		"Peers, by the state of their address handles; a peer that is not in use may have none.",
 		"interface", "handle")
-	ifaceGroups = gauge("interface_groups", "Multicast groups to which the queue pair is attached.", "interface")
-	ifaceRing   = gauge("interface_ring_slots",
+	ifaceStations = gauge("interface_stations", "MACs on the host's side of an interface, its own among them.", "interface")
+	ifaceGroups   = gauge("interface_groups", "Multicast groups to which the queue pair is attached.", "interface")
+	ifaceRing     = gauge("interface_ring_slots",
 		"Length of the send and receive queues of all lanes together; tx_outstanding and rx_outstanding say how "+
 			"much of it is in use.", "interface", "ring")
 	ifaceResolved = prometheus.NewDesc(namespace+"_interface_resolution_seconds",
@@ -98,6 +99,7 @@ func (s sink) addInterface(f *report.Interface) {
 	for _, h := range report.HandleStates {
 		s.add(ifacePeers, float64(handles[h]), f.Name, h)
 	}
+	s.add(ifaceStations, float64(len(f.Stations)), f.Name)
 	s.addHistogram(ifaceResolved, f.Resolved, f.Name)
 	s.addCounters(ofInterface, f.Name, f.Counters)
 	s.addCounters(ofInterface, f.Name, f.Kernel)

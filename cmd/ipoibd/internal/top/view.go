@@ -148,6 +148,9 @@ func (m *Model) detail(f *report.Interface) []string {
 		}
 	}
 	lines = append(lines, drops, recoveries(f.Recovery))
+	if n := len(f.Stations); n > 1 {
+		lines = append(lines, escaped("stations %d behind it", n-1))
+	}
 	for _, p := range f.Peers[:min(len(f.Peers), maxPeers)] {
 		lines = append(lines, escaped("peer    %s  QP %s  %s", p.GID, p.QPN, strings.Join(p.IPs, ", ")))
 	}

@@ -63,10 +63,7 @@ type AHFailed struct {
 // HostAddrs are all the host's addresses on this link, each with the length of its network's
 // prefix: the addresses of ib0, or of the bridge that ib0 is a port of, without tentative ones.
 // Addresses beyond [maxHostAddrs] are ignored. The table announces new ones.
-type HostAddrs struct {
-	Addrs  []netip.Prefix
-	Router bool // the host forwards IPv6 there (net.ipv6.conf.<name>.forwarding)
-}
+type HostAddrs struct{ Addrs []netip.Prefix }
 
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }

@@ -18,7 +18,6 @@ type host struct {
 
 // setAddrs stores the host's addresses and announces new ones.
 func (h *host) setAddrs(ev HostAddrs) {
-	h.stations.router = h.stations.router || ev.Router
 	if h.stations.setGiven(ev.Addrs) {
 		h.news.restart(h.step.now)
 		h.announceDue()

@@ -86,7 +86,7 @@ func (s *stations) restore(list []StationInfo, now time.Time) {
 			}
 		}
 		if info.Router {
-			s.routes(info.MAC)
+			s.routes(info.MAC, true)
 		}
 	}
 	s.found = nil

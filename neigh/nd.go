@@ -22,8 +22,8 @@ func (x *translator) hostND(f frame) (msg []byte, ok bool) {
 		return nil, false
 	}
 	x.hostClaims(f.src, claimedBy(nd))
-	if nd.Type == ipoib.NDRouterAdvert || nd.Flags&ipoib.NAFlagRouter != 0 {
-		x.host.stations.routes(f.src)
+	if advert := nd.Type == ipoib.NDRouterAdvert; advert || nd.Flags&ipoib.NAFlagRouter != 0 {
+		x.host.stations.routes(f.src, advert)
 	}
 	return msg, true
 }

@@ -214,9 +214,7 @@ func (w *world) attach(t *rapid.T) {
 }
 
 func (w *world) addrs(t *rapid.T) {
-	ev := given(pickIP(t, "first"), pickIP(t, "second"))
-	ev.Router = rapid.Bool().Draw(t, "router")
-	w.do(ev)
+	w.do(given(pickIP(t, "first"), pickIP(t, "second")))
 }
 
 func (w *world) neighbours(t *rapid.T) {

@@ -434,12 +434,13 @@ func (s *stations) lacks(ip netip.Addr, now time.Time) {
 	}
 }
 
-// routes records that a station is an IPv6 router.
-func (s *stations) routes(m ipoib.MAC) {
+// routes records that a station is an IPv6 router. One that only says so in neighbour advertisements, as each machine
+// with containers does, is one if there is no other.
+func (s *stations) routes(m ipoib.MAC, advert bool) {
 	switch st := s.byMAC[m]; {
 	case m == s.home():
 		s.router = true
-	case st != nil && st != s.gate:
+	case st != nil && st != s.gate && (advert || s.gate == nil && !s.router):
 		s.gate = st
 		s.readdress()
 	}

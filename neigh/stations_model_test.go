@@ -21,6 +21,7 @@ type naiveStations struct {
 	claims      []naiveClaim            // at most one for an address, the latest last
 	absent      map[netip.Addr]time.Time
 	gate        ipoib.MAC // zero: none
+	router      bool      // at home
 }
 
 // naiveClaim is a claim of an address, by ib0 itself if mac is zero.
@@ -179,9 +180,12 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 				s.lacks(ip, now)
 			},
 			"router": func(t *rapid.T) {
-				m := mac(t)
-				s.routes(m)
-				if _, known := n.seen[m]; known && m != n.home() {
+				m, advert := mac(t), rapid.Bool().Draw(t, "advertisement")
+				s.routes(m, advert)
+				switch _, known := n.seen[m]; {
+				case m == n.home():
+					n.router = true
+				case known && (advert || n.gate.IsZero() && !n.router):
 					n.gate = m
 				}
 			},

@@ -162,7 +162,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 		if sends {
 			b.snap.PeerMAC(peerB.gid, peerB.qpn)
 		}
-		b.advance(doubtInterval)
+		b.advance(doubtTries * doubtInterval)
 		if stays := b.table.peers.live.byEndpoint[peerB] != nil; stays != sends {
 			t.Errorf("sends: %t, stays: %t", sends, stays)
 		}

@@ -114,7 +114,7 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	station         3 requests, 1/3 s apart, then the fallback, for a minute
 //	query           after 0 s and 31 s, then each 125 s; 255 s after one of another querier
-//	doubt           4 requests, 0.25 s apart, to a peer of which another QPN has claimed an address
+//	doubt           3 requests, 0.1 s apart, to a peer of which another QPN has claimed an address
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
 //	silence         the table asks for a peer that was sent data and is silent for 1 s,
@@ -123,7 +123,7 @@
 //	                long as the peer sends there; 16 a second, 4 of them to one GID
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s. A silent one whose
-//	                last address another QPN of its GID has claimed: after 0.25 s
+//	                last address another QPN of its GID has claimed: after 0.3 s
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 200 us, plus 4 us for each copied entry. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a

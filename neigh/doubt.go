@@ -24,7 +24,7 @@ func (s *peers) doubt(p, successor *peer) {
 	p.doubt.since, p.doubt.tries, p.doubt.successor = s.step.now, 0, successor
 	switch {
 	case len(p.ips) == 0:
-		s.doubts.set(&p.doubt.alarm, p, s.step.now.Add(doubtInterval))
+		s.doubts.set(&p.doubt.alarm, p, s.step.now.Add(doubtTries*doubtInterval))
 	case p.handle.state == handleReady:
 		s.askDoubted(p)
 	default: // the host sends nothing to it

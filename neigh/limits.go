@@ -176,8 +176,9 @@ const (
 	announceBatch = 256
 	announcePause = 10 * time.Millisecond
 	// doubtInterval and doubtTries: a peer that exists answers within milliseconds, if its machine is not busy.
-	doubtInterval = 250 * time.Millisecond
-	doubtTries    = 4
+	// One that is given up by mistake is found again by its addresses.
+	doubtInterval = 100 * time.Millisecond
+	doubtTries    = 3
 	// seekInterval and seekTries: a station answers within microseconds, if its machine is not busy. After
 	// a second the frames go to the fallback, as do those of the next absentFor.
 	seekInterval = 333 * time.Millisecond

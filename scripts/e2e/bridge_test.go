@@ -52,9 +52,11 @@ func TestBridge(t *testing.T) {
 	a.start()
 	a.waitCarrier()
 	for i := range guests {
-		eventually(t, repairLimit, "guest is reached after a restart", func() bool {
-			return b.Command("ping", "-n", "-q", "-c", "1", "-W", "0.2", guestIP4(101+i)).Run() == nil
-		})
+		for _, to := range []string{guestIP4(101 + i), guestIP6(101 + i)} {
+			eventually(t, repairLimit, to+" is reached after a restart", func() bool {
+				return b.Command("ping", "-n", "-q", "-c", "1", "-W", "0.2", to).Run() == nil
+			})
+		}
 	}
 	reach("after a restart")
 }

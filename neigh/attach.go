@@ -68,6 +68,7 @@ func (t *Table) attach(ev Attached) {
 		}
 	}
 	t.peers.askRestored()
+	t.querier.attached()
 	t.view.urgent()
 	t.host.announceDue()
 }

@@ -90,7 +90,7 @@
 // # Groups
 //
 // The table learns from IGMP and MLD reports of which IP multicast groups the stations are members. Where
-// it hears no other querier, it asks for them, in the name of a peer.
+// it hears no other querier, it asks for them.
 //
 // # Lost announcements
 //

@@ -50,10 +50,8 @@ func (s *stations) expireGroups(typ ipoib.EtherType, before time.Time) {
 	}
 }
 
-// querier learns the groups of the stations from their reports. It asks for them where no one else does, in the name
-// of a peer: the host ignores what comes from an address of its own, and a bridge sends neither reports nor multicast to
-// a port on which no querier with an address was heard (RFC 4541 section 2.1.1). A member that has answered neither of
-// the last two queries has left. While no one asks, members stay.
+// querier learns the groups of the stations from their reports. It asks for them where no one else does. A member that
+// has answered neither of the last two queries has left. While no one asks, members stay.
 type querier struct {
 	step       *step
 	host       *host
@@ -79,7 +77,17 @@ func (q *querier) of(typ ipoib.EtherType) *queries {
 
 // restart asks anew: the port has come up, or leads elsewhere.
 func (q *querier) restart() {
-	q.ipv4, q.ipv6 = queries{next: q.step.now}, queries{next: q.step.now}
+	next := q.step.now.Add(queryDelay)
+	q.ipv4, q.ipv6 = queries{next: next}, queries{next: next}
+}
+
+// attached delays what is due: the carrier is raised now, and a bridge forwards nothing before.
+func (q *querier) attached() {
+	for _, f := range [...]*queries{&q.ipv4, &q.ipv6} {
+		if at := q.step.now.Add(queryDelay); !f.next.IsZero() && f.next.Before(at) {
+			f.next = at
+		}
+	}
 }
 
 // able reports whether a query would reach the stations.
@@ -114,12 +122,12 @@ func (q *querier) expire() {
 	}
 }
 
-// ask asks all stations, in the name of a peer. As long as there is none with an address, no one needs the groups. The
-// host alone is asked twice: it reports each change itself, and does not vanish unnoticed as others may.
+// ask asks all stations. The host alone is asked twice: it reports each change itself, and does not vanish unnoticed as
+// others may.
 func (q *querier) ask(typ ipoib.EtherType, f *queries) {
-	p, src := q.speaker(typ)
+	mac, src, ok := q.speaker(typ)
 	switch {
-	case p == nil:
+	case !ok:
 		f.next = q.step.now.Add(queryRetry)
 		return
 	case f.rounds[1].IsZero():
@@ -135,19 +143,29 @@ func (q *querier) ask(typ ipoib.EtherType, f *queries) {
 	packet := ipoib.AppendMembershipQuery(nil, src)
 	to, _ := ipoib.DestIP(typ, packet)
 	q.step.stats.Queries++
-	q.step.emit(SendHost{padded(append(newFrame(ipoib.GroupMAC(to), p.mac, typ), packet...))})
+	q.step.emit(SendHost{padded(append(newFrame(ipoib.GroupMAC(to), mac, typ), packet...))})
 }
 
-// speaker returns a peer with an address that a query can come from, or nil.
-func (q *querier) speaker(typ ipoib.EtherType) (*peer, netip.Addr) {
+// speaker returns from whom a query comes, or false if there is no one yet. For IPv6 that is a MAC that no station has,
+// with its link-local address. A query of IPv4 to a bridge comes from a peer: a bridge sends neither reports nor multicast
+// to a port on which no querier with an address was heard (RFC 4541 section 2.1.1), and ignores its own address.
+func (q *querier) speaker(typ ipoib.EtherType) (mac ipoib.MAC, src netip.Addr, ok bool) {
+	self := q.host.link.self
+	mac = plainMAC(self.gid)
+	for n := uint32(1); q.host.stations.is(mac); n++ {
+		mac = rehashedMAC(self.gid, self.qpn, n)
+	}
+	if typ == ipoib.EtherTypeIPv6 {
+		return mac, mac.LinkLocal(), true
+	}
 	for p := range q.peers.live.all() {
 		for _, ip := range p.ips {
-			if typ == ipoib.EtherTypeIPv4 && ip.Is4() || typ == ipoib.EtherTypeIPv6 && ip.Is6() && ip.IsLinkLocalUnicast() {
-				return p, ip
+			if ip.Is4() {
+				return p.mac, ip, true
 			}
 		}
 	}
-	return nil, netip.Addr{}
+	return mac, netip.IPv4Unspecified(), q.host.port.Master.IsZero()
 }
 
 // round notes a query that is answered within a time. Queries in quick succession are one.

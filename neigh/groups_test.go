@@ -50,10 +50,10 @@ func TestQueriesNeedAPort(t *testing.T) {
 	b.step(attachedAt(selfEnd))
 	b.step(report(ip("239.1.1.1")))
 	b.meet(peerB, ipB)
-	if n := queries(time.Minute); n != 2 {
-		t.Errorf("%d queries, want 2", n)
+	if n := queries(time.Minute); n != 4 {
+		t.Errorf("%d queries, want two of each family", n)
 	}
-	// Nobody has answered two queries. The host alone is not asked again.
+	// Nobody has answered. The host alone is not asked again.
 	if n := queries(time.Hour); n != 0 || len(b.table.Stations()[0].Groups) != 0 {
 		t.Errorf("%d queries, groups %v", n, b.table.Stations()[0].Groups)
 	}

@@ -191,7 +191,9 @@ const (
 	queryIntervalFirst = queryInterval / 4
 	otherQuerier       = 255 * time.Second
 	queryAnswer        = 10 * time.Second
-	// queryRetry is the pause while there is no peer in whose name to ask.
+	// queryDelay is the pause before the first query once ib0 and the queue pair are up.
+	queryDelay = time.Second
+	// queryRetry is the pause while there is no peer in whose name to ask a bridge.
 	queryRetry = 5 * time.Second
 	// ownAnswer is how long reports count as answers to our own query, which asks for them within a second.
 	ownAnswer = 2 * time.Second

@@ -18,6 +18,7 @@ func TestSidecar(t *testing.T) {
 	t.Run("restarts", func(t *testing.T) { testRestarts(t, hostA, hostB) })
 	t.Run("replacements", func(t *testing.T) { testReplacements(t, hostA, hostB) })
 	t.Run("privileges", func(t *testing.T) { testPrivileges(t, hostA, hostB) })
+	t.Run("macvlan", func(t *testing.T) { testMacvlan(t, hostA, hostB) })
 	podman := newPodman(t, nstest.New(t))
 	copyImages(hostA, podman, staticImage, debianImage, appImage)
 	t.Run("podman", func(t *testing.T) { testPodman(t, podman) })

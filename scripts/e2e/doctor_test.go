@@ -632,6 +632,35 @@ var ofTheNetwork = []setUp{
 		p.silent()
 		p.waitReaches(peers[0])
 	}},
+	{"bridge_firewall", 1, func(p *patient, peers []*host) {
+		p.start()
+		p.bridge()
+		p.waitCarrier()
+		p.guest("guest0", 100)
+		peers[0].join()
+		p.waitReaches(peers[0])
+		p.nft("table ip filter {\n chain FORWARD {\n type filter hook forward priority 0; policy drop;\n }\n}\n")
+		f := p.named("bridge_firewall")
+		reached := func() bool { return peers[0].Command("ping", "-n", "-c", "1", "-W", "0.2", guestIP4(100)).Run() == nil }
+		if reached() {
+			p.tb.Error("the firewall drops nothing")
+		}
+		p.obey(f)
+		p.silent()
+		eventually(p.tb, repairLimit, "the guest is reached", reached)
+	}},
+	{"not_forwarding", 1, func(p *patient, peers []*host) {
+		p.join()
+		peers[0].join()
+		p.waitReaches(peers[0])
+		peers[0].Run("ip", "route", "add", "198.51.100.0/24", "via", p.ip4())
+		ping := peers[0].Command("ping", "-q", "-i", "0.1", "198.51.100.1")
+		if err := ping.Start(); err != nil {
+			p.tb.Fatal(err)
+		}
+		p.tb.Cleanup(func() { _ = ping.Process.Kill(); _ = ping.Wait() })
+		p.cured("not_forwarding")
+	}},
 	{"nat", 1, func(p *patient, peers []*host) {
 		p.join("--peer", nstest.IPv4(1), "--peer", "192.0.2.99")
 		peers[0].nft("table inet f {\n chain p {\n type filter hook postrouting priority 0\n udp dport 4791 ip saddr set 192.0.2.99\n }\n}\n")

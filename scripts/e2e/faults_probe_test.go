@@ -39,10 +39,13 @@ type probe struct {
 type echo struct{ asked, answered time.Time }
 
 // probe starts a probe.
-func (h *host) probe(other *host) *probe {
+func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4()) }
+
+// probeAddr starts a probe of an IPv4 address.
+func (h *host) probeAddr(addr string) *probe {
 	h.tb.Helper()
 	h.Run("sysctl", "-q", "-w", "net.ipv4.ping_group_range=0 0")
-	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(other.ip4()), 0)), done: make(chan struct{})}
+	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)), done: make(chan struct{})}
 	var err error
 	h.Do(func() { p.conn, err = pingSocket() })
 	if err != nil {
@@ -153,6 +156,17 @@ func (p *probe) since(from time.Time) []echo {
 	defer p.mu.Unlock()
 	first := sort.Search(len(p.echoes), func(i int) bool { return !p.echoes[i].asked.Before(from) })
 	return slices.Clone(p.echoes[first:])
+}
+
+// lost waits a second, and returns how many requests were not answered before.
+func (p *probe) lost() (n int) {
+	time.Sleep(time.Second)
+	for _, e := range p.since(time.Time{}) {
+		if e.answered.IsZero() && time.Since(e.asked) > time.Second {
+			n++
+		}
+	}
+	return n
 }
 
 // silence returns the longest outage since a time.

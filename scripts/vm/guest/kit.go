@@ -27,6 +27,7 @@ var programs = []struct{ name, pkg string }{
 	{"rdma", "iproute2"},
 	{"ss", "iproute2"},
 	{"tc", "iproute2"},
+	{"bridge", "iproute2"},
 	{"ethtool", "ethtool"},
 	{"ping", "iputils-ping"},
 	{"iperf3", "iperf3"},

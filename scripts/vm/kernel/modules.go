@@ -17,7 +17,7 @@ var wanted = []string{
 	"virtio_console", // the channel to the agent
 	"crc32_generic",  // rdma_rxe requests "crc32" by name, which depmod cannot see
 	"ib_uverbs", "ib_umad", "rdma_rxe",
-	"tun", "veth", "macvlan", "dummy", "bridge",
+	"tun", "veth", "macvlan", "dummy", "bridge", "8021q",
 	"sch_netem", "sch_tbf", "sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag", // ss
 }

@@ -38,7 +38,7 @@ func (x *translator) hostARP(f frame) (msg []byte, ok bool) {
 	return out.Append(newMessage(f.typ)), true
 }
 
-// hostClaims notes an address that a station has claimed by ARP or ND.
+// hostClaims notes an address that a station has claimed by ARP or ND, or was given by DHCP.
 func (x *translator) hostClaims(m ipoib.MAC, ip netip.Addr) {
 	if isUnicast(ip) {
 		x.peers.live.unbind(ip)

@@ -49,7 +49,7 @@ func (t *Table) fabricDHCP(e endpoint, packet []byte, multicast bool) {
 	}
 	ours := err == nil && d.Reply && t.host.stations.is(d.Client)
 	if ours && d.ACK && isUnicast(d.Yours) && !t.host.stations.has(d.Yours) && t.peers.live.byIP[d.Yours] == nil {
-		t.host.stations.claim(d.Client, d.Yours)
+		t.translator.hostClaims(d.Client, d.Yours)
 	}
 	ip, _ := ipoib.DestIP(ipoib.EtherTypeIPv4, packet)
 	dst := ipoib.Broadcast

@@ -214,7 +214,7 @@ func (t *Table) checkKept() error {
 		add(r.kept)
 	}
 	for ip, r := range t.seeker.byIP {
-		if r.ip != ip || r.alarm.pos == 0 || t.host.stations.byIP[ip] != nil {
+		if r.ip != ip || r.alarm.pos == 0 || t.host.stations.has(ip) {
 			return fmt.Errorf("inconsistent search of %v: %+v", ip, r)
 		}
 		add(r.kept)

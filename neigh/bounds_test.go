@@ -210,8 +210,8 @@ func TestHostAddressesBounded(t *testing.T) {
 	for i := range maxIPsPerStation + 10 {
 		b.step(hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, fmt.Sprintf("10.3.0.%d", i+1), ipB))
 	}
-	if h := &b.table.host.stations; len(h.given) != maxHostAddrs || len(h.own.ips) != maxIPsPerStation || h.own.ips[0] != ip("10.3.0.11") {
-		t.Errorf("%d given, %d learnt from %v", len(h.given), len(h.own.ips), h.own.ips[0])
+	if h := &b.table.host.stations; len(h.home.ips) != maxHostAddrs || len(h.own.ips) != maxIPsPerStation || h.own.ips[0] != ip("10.3.0.11") {
+		t.Errorf("%d given, %d learnt from %v", len(h.home.ips), len(h.own.ips), h.own.ips[0])
 	}
 }
 

@@ -17,9 +17,6 @@ type membership struct {
 // join notes what a station has reported about groups. It returns false if it has too many.
 func (s *stations) join(m ipoib.MAC, report ipoib.Membership, now time.Time) bool {
 	st := s.byMAC[m]
-	if m == s.own.mac {
-		st = s.own
-	}
 	if st == nil {
 		return true
 	}
@@ -134,7 +131,7 @@ func (q *querier) ask(typ ipoib.EtherType, f *queries) {
 		f.next = q.step.now.Add(queryIntervalFirst)
 	default:
 		f.next = q.step.now.Add(queryInterval)
-		if len(q.host.stations.byMAC) == 0 {
+		if len(q.host.stations.behind) == 0 {
 			return
 		}
 	}

@@ -168,7 +168,7 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 		t.Errorf("%d actions for two new addresses", n)
 	}
 	if !b.table.host.stations.has(ip("fe80::1")) || !b.table.host.stations.has(ip("10.0.0.9")) {
-		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.host.stations.given)
+		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.host.stations.home.ips)
 	}
 }
 

@@ -54,16 +54,14 @@ type StationInfo struct {
 
 // Stations returns the stations, ib0's own first. It allocates.
 func (t *Table) Stations() (out []StationInfo) {
-	h, home := &t.host.stations, t.host.stations.home()
+	h := &t.host.stations
 	for s := range h.each() {
 		info := StationInfo{
-			MAC: s.mac, IPs: slices.Clone(s.ips), Seen: s.seen, Default: s.mac == home,
-			Router: s == h.gate || h.router && s.mac == home,
+			MAC: s.mac, IPs: slices.Clone(s.ips), Seen: s.seen, Default: s.mac == h.home.mac,
+			Router: s == h.gate || h.router && s.mac == h.home.mac,
 		}
-		if s.mac == home {
-			for _, p := range h.given {
-				info.IPs = append(info.IPs, p.Addr())
-			}
+		if info.Default {
+			info.IPs = append(info.IPs, h.home.ips...)
 		}
 		for _, g := range s.groups {
 			info.Groups = append(info.Groups, g.group)

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -109,8 +110,8 @@ func (v *view) snapshot() *Snapshot {
 	return &Snapshot{
 		epoch: v.epoch, up: link.up, self: link.self, broadcast: link.broadcast, groups: link.groups,
 		own: st.own.mac, ownSent: st.own.sent, stations: st.up.publish(),
-		home: st.home(), fallback4: st.fallback(netip.IPv4Unspecified()), fallback6: st.fallback(netip.IPv6Unspecified()),
-		given: st.given, links: st.links, here: st.down.publish(),
+		home: st.home.mac, fallback4: st.fallback(netip.IPv4Unspecified()), fallback6: st.fallback(netip.IPv6Unspecified()),
+		given: slices.Clone(st.home.ips[:min(len(st.home.ips), maxCompared)]), links: st.links, here: st.down.publish(),
 		routes: v.routes.publish(), sources: v.sources.publish(),
 	}
 }

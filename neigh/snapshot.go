@@ -23,8 +23,8 @@ type Snapshot struct {
 	ownSent   *atomic.Bool                  // mark: own has sent
 	stations  *shards[macKey, *atomic.Bool] // marks of those behind ib0; nil: none
 	home      ipoib.MAC                     // has the given addresses
-	given     []netip.Prefix                // addresses of the host
-	links     []netip.Prefix                // its networks; see onLink
+	given     []netip.Addr                  // the first maxCompared of these
+	links     networks                      // of home
 	here      *shards[ipKey, ipoib.MAC]     // destinations by address; nil: none
 	fallback4 ipoib.MAC                     // for addresses that are not on the link
 	fallback6 ipoib.MAC
@@ -115,8 +115,8 @@ func (s *Snapshot) source(gid hca.GID, qpn hca.QPN) (source, bool) {
 
 // HostMAC returns the destination MAC of unicast frames for ip, or false if the slow path must find the station.
 func (s *Snapshot) HostMAC(ip netip.Addr) (ipoib.MAC, bool) {
-	for i := range s.given[:min(len(s.given), maxCompared)] {
-		if s.given[i].Addr() == ip {
+	for i := range s.given {
+		if s.given[i] == ip {
 			return s.home, true
 		}
 	}
@@ -126,7 +126,7 @@ func (s *Snapshot) HostMAC(ip netip.Addr) (ipoib.MAC, bool) {
 			return m, true
 		}
 	}
-	if onLink(s.links, ip) {
+	if s.links.local(ip) {
 		return ipoib.MAC{}, false
 	}
 	if ip.Is4() {

@@ -1,8 +1,7 @@
 package neigh
 
 import (
-	"container/list"
-	"encoding/binary"
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -12,19 +11,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// station is a MAC on the host's side, with the IP addresses that it has claimed by ARP, ND or DHCP.
+// station is a MAC on the host's side, with its IP addresses. The wire has no MACs, so a frame for the host goes to the
+// station that has its IP address.
 type station struct {
 	mac   ipoib.MAC
 	ips   []netip.Addr // the latest claim last
+	fixed bool         // its addresses are known from netlink: no claim takes them away
 	seen  time.Time    // when it last sent
 	sent  *atomic.Bool // set by snapshots: it has sent since marks were last read
-	place *list.Element
 
 	groups []membership
-}
-
-func newStation(m ipoib.MAC, now time.Time) *station {
-	return &station{mac: m, seen: now, sent: new(atomic.Bool)}
 }
 
 // refresh reads and clears the mark of the data path.
@@ -35,68 +31,63 @@ func (s *station) refresh(now time.Time) {
 }
 
 // stations are the MACs on the host's side: ib0's own, and those behind it, such as the guests of a
-// bridge of which ib0 is a port, or macvlan interfaces on ib0. The wire has no MACs, so a frame for
-// the host goes to the station that has its IP address.
+// bridge of which ib0 is a port, or macvlan interfaces on ib0. They claim addresses by ARP, ND or DHCP.
 type stations struct {
-	own        *station
-	master     ipoib.MAC      // of the bridge of which ib0 is a port; zero: none
-	given      []netip.Prefix // the addresses of ib0 and its master, from netlink
-	links      []netip.Prefix // the networks of these, without those of link-local addresses
-	broadcasts []netip.Addr   // the broadcast addresses of the networks
-	router     bool           // the host is an IPv6 router
+	own    *station
+	behind []*station             // in the order in which they were first seen
+	byMAC  map[ipoib.MAC]*station // of own and behind
 
-	byMAC  map[ipoib.MAC]*station  // those behind ib0
-	byIP   map[netip.Addr]*station // the addresses of all that are not given
-	bare   list.List               // those behind ib0 without an address, the one first that sent longest ago
-	named  list.List               // likewise, with an address
-	absent map[netip.Addr]time.Time
-	gate   *station // behind ib0, an IPv6 router; nil: none
+	master   ipoib.MAC                // of the bridge of which ib0 is a port; zero: none
+	home     *station                 // the addresses of ib0 and its master, at the MAC of the master, or else ib0's
+	everyone *station                 // the directed broadcast addresses of the networks of home
+	byIP     map[netip.Addr]*station  // of all, home and everyone included
+	absent   map[netip.Addr]time.Time // those for which no station has answered, until when
+	links    networks                 // of home
+	router   bool                     // home is an IPv6 router
+	gate     *station                 // behind ib0, an IPv6 router; nil: none
 
 	up      draft[macKey, *atomic.Bool] // for the data path: marks of those behind ib0
-	down    draft[ipKey, ipoib.MAC]     // destinations
+	down    draft[ipKey, ipoib.MAC]     // destinations of byIP and absent
 	changed bool                        // since changes were last taken
 	found   []netip.Addr                // addresses learnt since then
 }
 
 // init makes s empty. ib0 has no MAC before setOwn.
 func (s *stations) init() {
-	s.own = newStation(ipoib.MAC{}, time.Time{})
-	s.byMAC, s.byIP = make(map[ipoib.MAC]*station), make(map[netip.Addr]*station)
+	s.own = &station{sent: new(atomic.Bool)}
+	s.home = &station{fixed: true}
+	s.everyone = &station{mac: ipoib.Broadcast, fixed: true}
+	s.byMAC = map[ipoib.MAC]*station{{}: s.own}
+	s.byIP = make(map[netip.Addr]*station)
 	s.absent = make(map[netip.Addr]time.Time)
 }
 
 // is reports whether m is a station.
-func (s *stations) is(m ipoib.MAC) bool { return m == s.own.mac || s.byMAC[m] != nil }
-
-// home returns the station of the given addresses: the master's, or else ib0's own.
-func (s *stations) home() ipoib.MAC {
-	if !s.master.IsZero() {
-		return s.master
-	}
-	return s.own.mac
-}
+func (s *stations) is(m ipoib.MAC) bool { return s.byMAC[m] != nil }
 
 // fallback returns the station for an address that is not on the link, or that no station has answered for.
 func (s *stations) fallback(ip netip.Addr) ipoib.MAC {
 	if s.gate != nil && ip.Is6() {
 		return s.gate.mac
 	}
-	return s.home()
+	return s.home.mac
 }
 
 // of returns the station for frames to ip. It returns false if a station may have the address that is not known.
 func (s *stations) of(ip netip.Addr) (ipoib.MAC, bool) {
+	if m, ok := s.entry(ip); ok {
+		return m, true
+	}
+	return s.fallback(ip), !s.links.local(ip)
+}
+
+// entry is of for the addresses that are known one by one.
+func (s *stations) entry(ip netip.Addr) (ipoib.MAC, bool) {
 	if st := s.byIP[ip]; st != nil {
 		return st.mac, true
 	}
-	if s.isGiven(ip) {
-		return s.home(), true
-	}
-	if slices.Contains(s.broadcasts, ip) {
-		return ipoib.Broadcast, true
-	}
 	_, absent := s.absent[ip]
-	return s.fallback(ip), absent || !onLink(s.links, ip)
+	return s.fallback(ip), absent
 }
 
 // dest is of, with the fallback for what is not known.
@@ -105,47 +96,20 @@ func (s *stations) dest(ip netip.Addr) ipoib.MAC {
 	return m
 }
 
-// onLink reports whether a station behind ib0 can have ip: it is in one of the host's networks, or the host has none
-// of that family.
-func onLink(links []netip.Prefix, ip netip.Addr) bool {
-	if ip.IsLinkLocalUnicast() {
-		return true
-	}
-	family := false
-	for _, p := range links {
-		if p.Contains(ip) {
-			return true
-		}
-		family = family || p.Addr().Is4() == ip.Is4()
-	}
-	return !family
+// has reports whether one station has ip.
+func (s *stations) has(ip netip.Addr) bool {
+	st := s.byIP[ip]
+	return st != nil && st != s.everyone
 }
-
-// broadcastOf returns the directed broadcast address of an IPv4 network (RFC 919), or false if it has none (RFC 3021).
-func broadcastOf(link netip.Prefix) (netip.Addr, bool) {
-	if !link.Addr().Is4() || link.Bits() > 30 {
-		return netip.Addr{}, false
-	}
-	ip := link.Addr().As4()
-	binary.BigEndian.PutUint32(ip[:], binary.BigEndian.Uint32(ip[:])|(1<<(32-link.Bits())-1))
-	return netip.AddrFrom4(ip), true
-}
-
-func (s *stations) isGiven(ip netip.Addr) bool {
-	return slices.ContainsFunc(s.given, func(p netip.Prefix) bool { return p.Addr() == ip })
-}
-
-// has reports whether a station has ip.
-func (s *stations) has(ip netip.Addr) bool { return s.byIP[ip] != nil || s.isGiven(ip) }
 
 // none reports whether no address is known.
-func (s *stations) none() bool { return len(s.given)+len(s.byIP) == 0 }
+func (s *stations) none() bool { return len(s.byIP) == 0 }
 
-// all yields all addresses: those given first, and the others in the order of their stations.
+// all yields the addresses of all stations: those of home first, and the others in the order of their stations.
 func (s *stations) all() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for _, p := range s.given {
-			if !yield(p.Addr()) {
+		for _, ip := range s.home.ips {
+			if !yield(ip) {
 				return
 			}
 		}
@@ -159,19 +123,15 @@ func (s *stations) all() iter.Seq[netip.Addr] {
 	}
 }
 
-// each yields all stations, ib0's own first. The loop may remove the station.
+// each yields all stations, ib0's own first.
 func (s *stations) each() iter.Seq[*station] {
 	return func(yield func(*station) bool) {
 		if !yield(s.own) {
 			return
 		}
-		for _, l := range [...]*list.List{&s.named, &s.bare} {
-			for e := l.Front(); e != nil; {
-				next := e.Next()
-				if !yield(e.Value.(*station)) {
-					return
-				}
-				e = next
+		for _, st := range s.behind {
+			if !yield(st) {
+				return
 			}
 		}
 	}
@@ -197,53 +157,13 @@ func (s *stations) source(target, wish netip.Addr) netip.Addr {
 
 // setOwn sets ib0's own MAC.
 func (s *stations) setOwn(m ipoib.MAC, now time.Time) {
-	if st := s.byMAC[m]; st != nil {
+	if st := s.byMAC[m]; st != nil && st != s.own {
 		s.remove(st)
 	}
-	s.own.mac, s.own.seen = m, now
-	s.own.sent = new(atomic.Bool)
+	delete(s.byMAC, s.own.mac)
+	s.byMAC[m] = s.own
+	s.own.mac, s.own.seen, s.own.sent = m, now, new(atomic.Bool)
 	s.readdress()
-}
-
-// setGiven replaces the addresses from netlink and reports whether any is new.
-func (s *stations) setGiven(addrs []netip.Prefix) (added bool) {
-	var given []netip.Prefix
-	for _, p := range addrs {
-		ip := p.Addr().Unmap().WithZone("")
-		if len(given) == maxHostAddrs || !isUnicast(ip) {
-			continue
-		}
-		if p = netip.PrefixFrom(ip, p.Bits()); slices.Contains(given, p) {
-			continue
-		}
-		given = append(given, p)
-		added = added || !s.has(ip)
-	}
-	if slices.Equal(given, s.given) {
-		return false
-	}
-	for _, p := range s.given {
-		s.undirect(p.Addr())
-	}
-	for _, ip := range s.broadcasts {
-		s.undirect(ip)
-	}
-	s.given, s.links, s.broadcasts = given, nil, nil
-	for _, p := range given {
-		s.release(p.Addr())
-		if link := p.Masked(); !p.Addr().IsLinkLocalUnicast() && !slices.Contains(s.links, link) {
-			s.links = append(s.links, link)
-		}
-	}
-	for _, link := range s.links {
-		if ip, ok := broadcastOf(link); ok && !s.isGiven(ip) && !slices.Contains(s.broadcasts, ip) {
-			s.release(ip)
-			s.broadcasts = append(s.broadcasts, ip)
-			s.direct(ip, ipoib.Broadcast)
-		}
-	}
-	s.readdress()
-	return added
 }
 
 // setMaster records the MAC of ib0's master, or zero.
@@ -256,101 +176,115 @@ func (s *stations) setMaster(m ipoib.MAC) {
 
 // readdress shows the data path where the addresses are that depend on ib0's MAC, its master's, or the router.
 func (s *stations) readdress() {
-	for _, ip := range s.own.ips {
-		s.direct(ip, s.own.mac)
+	if s.home.mac = s.master; s.master.IsZero() {
+		s.home.mac = s.own.mac
 	}
-	for _, p := range s.given {
-		s.direct(p.Addr(), s.home())
+	for _, ip := range slices.Concat(s.home.ips, s.own.ips) {
+		s.show(ip)
 	}
 	for ip := range s.absent {
-		s.direct(ip, s.fallback(ip))
+		s.show(ip)
 	}
-	s.changed = true
+	s.changed = true // the snapshot's own fields
 }
 
-// direct shows the data path the destination of an address; undirect hides it.
-func (s *stations) direct(ip netip.Addr, m ipoib.MAC) {
-	k := keyOfIP(ip)
-	s.down.shard(k.shardOf())[k] = m
-	s.changed = true
+// setGiven replaces the addresses of home and reports whether any is new.
+func (s *stations) setGiven(addrs []netip.Prefix) (added bool) {
+	ips, links := networksOf(addrs)
+	if slices.Equal(ips, s.home.ips) && slices.Equal(links, s.links) {
+		return false
+	}
+	added = slices.ContainsFunc(ips, func(ip netip.Addr) bool { return !s.has(ip) })
+	s.links = links
+	s.setIPs(s.home, ips)
+	s.setIPs(s.everyone, slices.DeleteFunc(links.broadcasts(), func(ip netip.Addr) bool { return slices.Contains(ips, ip) }))
+	return added
 }
 
-func (s *stations) undirect(ip netip.Addr) {
+// setIPs replaces the addresses of a station.
+func (s *stations) setIPs(st *station, ips []netip.Addr) {
+	for _, ip := range slices.Clone(st.ips) {
+		s.vacate(ip)
+	}
+	for _, ip := range ips {
+		s.assign(st, ip)
+	}
+}
+
+// assign gives an address to a station, and takes it from the one that had it.
+func (s *stations) assign(st *station, ip netip.Addr) {
+	s.vacate(ip)
+	st.ips = append(st.ips, ip)
+	s.byIP[ip] = st
+	s.show(ip)
+}
+
+// vacate takes an address from the station that has it, and forgets that none answered for it.
+func (s *stations) vacate(ip netip.Addr) {
+	if _, known := s.entry(ip); !known {
+		return
+	}
+	if st := s.byIP[ip]; st != nil {
+		st.ips = slices.DeleteFunc(st.ips, func(other netip.Addr) bool { return other == ip })
+	}
+	delete(s.byIP, ip)
+	delete(s.absent, ip)
+	s.show(ip)
+}
+
+// show shows the data path where an address is. It must be called when that has changed.
+func (s *stations) show(ip netip.Addr) {
 	k := keyOfIP(ip)
-	delete(s.down.shard(k.shardOf()), k)
+	if m, ok := s.entry(ip); ok {
+		s.down.shard(k.shardOf())[k] = m
+	} else {
+		delete(s.down.shard(k.shardOf()), k)
+	}
 	s.changed = true
 }
 
 // admit reports whether a frame from src, a unicast address, may pass. It learns src as a station, if there is
-// room: one without an address makes room, or one that has been silent for stationAge.
+// room.
 func (s *stations) admit(src ipoib.MAC, now time.Time) bool {
-	if src == s.own.mac {
-		s.own.seen = now
-		return true
+	st := s.byMAC[src]
+	if st == nil {
+		if len(s.behind) >= maxStations && !s.makeRoom(now) {
+			return false
+		}
+		st = &station{mac: src, sent: new(atomic.Bool)}
+		s.behind, s.byMAC[src] = append(s.behind, st), st
+		key := keyOf(src)
+		s.up.shard(key.shardOf())[key] = st.sent
+		s.changed = true
 	}
-	if st := s.byMAC[src]; st != nil {
-		s.touch(st, now)
-		return true
-	}
-	if len(s.byMAC) >= maxStations && !s.makeRoom(now) {
-		return false
-	}
-	st := newStation(src, now)
-	s.byMAC[src] = st
-	st.place = s.bare.PushBack(st)
-	key := keyOf(src)
-	s.up.shard(key.shardOf())[key] = st.sent
-	s.changed = true
+	st.seen = now
 	return true
 }
 
-// list returns the list that st is in.
-func (s *stations) list(st *station) *list.List {
-	if len(st.ips) > 0 {
-		return &s.named
-	}
-	return &s.bare
-}
-
-func (s *stations) touch(st *station, now time.Time) {
-	st.seen = now
-	if st != s.own {
-		s.list(st).MoveToBack(st.place)
-	}
-}
-
-// makeRoom removes a station, if it may.
+// makeRoom removes the station that has been silent for longest, one without an address first. One with an address
+// stays for stationAge.
 func (s *stations) makeRoom(now time.Time) bool {
-	for range maxPromotions { // those that the data path has seen in the meantime stay
-		e := s.bare.Front()
-		if e == nil {
-			e = s.named.Front()
-		}
-		st := e.Value.(*station)
-		if st.sent.Load() {
-			st.refresh(now)
-			s.touch(st, now)
-			continue
-		}
-		if len(st.ips) > 0 && now.Sub(st.seen) < stationAge {
-			return false
-		}
-		s.remove(st)
-		return true
+	for _, st := range s.behind {
+		st.refresh(now)
 	}
-	return false
+	st := slices.MinFunc(s.behind, func(a, b *station) int {
+		return cmp.Or(cmp.Compare(min(len(a.ips), 1), min(len(b.ips), 1)), a.seen.Compare(b.seen))
+	})
+	if len(st.ips) > 0 && now.Sub(st.seen) < stationAge {
+		return false
+	}
+	s.remove(st)
+	return true
 }
 
 // remove forgets a station behind ib0, and its addresses.
 func (s *stations) remove(st *station) {
-	for len(st.ips) > 0 {
-		s.release(st.ips[0])
-	}
+	s.setIPs(st, nil)
 	if s.gate == st {
 		s.gate = nil
 		s.readdress()
 	}
-	s.bare.Remove(st.place)
+	s.behind = slices.DeleteFunc(s.behind, func(other *station) bool { return other == st })
 	delete(s.byMAC, st.mac)
 	key := keyOf(st.mac)
 	delete(s.up.shard(key.shardOf()), key)
@@ -359,78 +293,48 @@ func (s *stations) remove(st *station) {
 
 // clear forgets all stations behind ib0, and what they have claimed.
 func (s *stations) clear() {
-	for st := range s.each() {
-		for len(st.ips) > 0 {
-			s.release(st.ips[0])
-		}
-		if st != s.own {
-			s.remove(st)
-		}
+	for _, st := range slices.Clone(s.behind) {
+		s.remove(st)
 	}
+	s.setIPs(s.own, nil)
 	s.own.groups = nil
 	for ip := range s.absent {
-		s.undirect(ip)
+		s.vacate(ip)
 	}
-	clear(s.absent)
 	s.router = false
 }
 
 // full reports whether there is no room for another MAC or address behind ib0.
-func (s *stations) full() bool { return len(s.byMAC) >= maxStations || len(s.byIP) >= maxStationIPs }
+func (s *stations) full() bool { return len(s.behind) >= maxStations || len(s.byIP) >= maxStationIPs }
 
-// claim records that a station has claimed ip. The latest claim wins, but for the given addresses. It returns false if
-// there is no room.
+// claim records that a station has claimed ip. The latest claim wins. It returns false if there is no room.
 func (s *stations) claim(m ipoib.MAC, ip netip.Addr) bool {
-	st := s.byMAC[m]
-	if m == s.own.mac {
-		st = s.own
-	}
-	if st == nil || s.isGiven(ip) || slices.Contains(s.broadcasts, ip) || s.byIP[ip] == st {
+	st, former := s.byMAC[m], s.byIP[ip]
+	switch {
+	case st == nil || st == former || former != nil && former.fixed:
 		return true
-	}
-	s.release(ip)
-	if len(s.byIP) >= maxStationIPs {
+	case len(st.ips) >= maxIPsPerStation:
+		s.vacate(st.ips[0])
+	case former == nil && len(s.byIP) >= maxStationIPs:
 		return false
 	}
-	if len(st.ips) >= maxIPsPerStation {
-		s.release(st.ips[0])
-	}
-	if st != s.own && len(st.ips) == 0 {
-		s.bare.Remove(st.place)
-		st.place = s.named.PushBack(st)
-	}
-	st.ips = append(st.ips, ip)
-	s.byIP[ip] = st
-	delete(s.absent, ip)
-	s.direct(ip, m)
+	s.assign(st, ip)
 	s.found = append(s.found, ip)
 	return true
 }
 
-// release takes an address from the station that has claimed it, if there is one.
+// release records that a peer has claimed ip. If a station had it by a claim, it has moved away.
 func (s *stations) release(ip netip.Addr) {
-	if _, ok := s.absent[ip]; ok {
-		delete(s.absent, ip)
-		s.undirect(ip)
+	if st := s.byIP[ip]; st == nil || !st.fixed {
+		s.vacate(ip)
 	}
-	st := s.byIP[ip]
-	if st == nil {
-		return
-	}
-	delete(s.byIP, ip)
-	st.ips = slices.DeleteFunc(st.ips, func(other netip.Addr) bool { return other == ip })
-	if st != s.own && len(st.ips) == 0 {
-		s.named.Remove(st.place)
-		st.place = s.bare.PushBack(st)
-	}
-	s.undirect(ip)
 }
 
 // lacks records that no station has answered for ip. For a while its frames go to the fallback.
 func (s *stations) lacks(ip netip.Addr, now time.Time) {
 	if _, known := s.of(ip); !known && len(s.absent) < maxAbsent {
 		s.absent[ip] = now.Add(absentFor)
-		s.direct(ip, s.fallback(ip))
+		s.show(ip)
 	}
 }
 
@@ -438,7 +342,7 @@ func (s *stations) lacks(ip netip.Addr, now time.Time) {
 // with containers does, is one if there is no other.
 func (s *stations) routes(m ipoib.MAC, advert bool) {
 	switch st := s.byMAC[m]; {
-	case m == s.home():
+	case m == s.home.mac:
 		s.router = true
 	case st != nil && st != s.gate && (advert || s.gate == nil && !s.router):
 		s.gate = st
@@ -449,26 +353,28 @@ func (s *stations) routes(m ipoib.MAC, advert bool) {
 // isRouter reports whether an address is that of an IPv6 router.
 func (s *stations) isRouter(ip netip.Addr) bool {
 	st := s.byIP[ip]
-	return s.router && (st == nil || st.mac == s.home()) || st != nil && st == s.gate
+	return st != nil && (st == s.gate || s.router && st.mac == s.home.mac)
 }
 
 // sweep forgets the stations that have been silent for stationAge, and asks again for absent addresses.
 func (s *stations) sweep(now time.Time) {
 	for st := range s.each() {
-		if st.refresh(now); st != s.own && now.Sub(st.seen) >= stationAge {
+		st.refresh(now)
+	}
+	for _, st := range slices.Clone(s.behind) {
+		if now.Sub(st.seen) >= stationAge {
 			s.remove(st)
 		}
 	}
 	for ip, until := range s.absent {
 		if !until.After(now) {
-			delete(s.absent, ip)
-			s.undirect(ip)
+			s.vacate(ip)
 		}
 	}
 }
 
 // idle reports whether sweep has nothing to do.
-func (s *stations) idle() bool { return len(s.byMAC)+len(s.absent) == 0 }
+func (s *stations) idle() bool { return len(s.behind)+len(s.absent) == 0 }
 
 // ipKey is an IP address as a key: lookups of it are faster than of a netip.Addr, whose zone is a pointer.
 type ipKey [16]byte

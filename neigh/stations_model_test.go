@@ -131,9 +131,13 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 			"own": func(t *rapid.T) {
 				m := mac(t)
 				s.setOwn(m, now)
-				if n.own = m; !n.seen[m].IsZero() {
+				if !n.seen[m].IsZero() {
 					n.forget(m)
 				}
+				if !n.own.IsZero() && n.gate == n.own {
+					n.gate = m
+				}
+				n.own = m
 			},
 			"master": func(t *rapid.T) {
 				n.master = pick(t, "master", append(macs, ipoib.MAC{}))
@@ -185,7 +189,7 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 				switch _, known := n.seen[m]; {
 				case m == n.home():
 					n.router = true
-				case known && (advert || n.gate.IsZero() && !n.router):
+				case (known || m == n.own) && (advert || n.gate.IsZero() && !n.router):
 					n.gate = m
 				}
 			},
@@ -209,7 +213,12 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 						t.Fatalf("%v: %v %v, want %v %v\n%+v", ip, got, known, want, is, n)
 					}
 				}
-				if got, want := slices.SortedFunc(maps.Keys(s.byMAC), compareMAC), slices.SortedFunc(maps.Keys(n.seen), compareMAC); !slices.Equal(got, want) {
+				var got []ipoib.MAC
+				for _, st := range s.behind {
+					got = append(got, st.mac)
+				}
+				slices.SortFunc(got, compareMAC)
+				if want := slices.SortedFunc(maps.Keys(n.seen), compareMAC); !slices.Equal(got, want) {
 					t.Fatalf("stations %v, want %v", got, want)
 				}
 			},

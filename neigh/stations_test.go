@@ -3,6 +3,7 @@ package neigh
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,31 +13,25 @@ import (
 // check checks the bounds of s, and that its indexes agree.
 func (s *stations) check() error {
 	ips, macs := 0, 0
-	for st := range s.each() {
+	for _, st := range slices.Concat([]*station{s.home, s.everyone, s.own}, s.behind) {
 		for _, ip := range st.ips {
-			if ips++; s.byIP[ip] != st || s.isGiven(ip) {
+			if ips++; s.byIP[ip] != st {
 				return fmt.Errorf("%v is not at %v alone", ip, st.mac)
 			}
 		}
-		if st == s.own {
+		if st.fixed {
 			continue
 		}
 		macs++
-		if s.byMAC[st.mac] != st || st.mac == s.own.mac || len(st.ips) > maxIPsPerStation {
+		if s.byMAC[st.mac] != st || len(st.ips) > maxIPsPerStation {
 			return fmt.Errorf("inconsistent station %+v", st)
 		}
 	}
-	if macs != len(s.byMAC) || ips != len(s.byIP) || macs > maxStations || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.given) > maxHostAddrs {
-		return fmt.Errorf("%d stations of %d with %d addresses of %d, %d absent, %d given", macs, len(s.byMAC), ips, len(s.byIP), len(s.absent), len(s.given))
+	if macs != len(s.byMAC) || ips != len(s.byIP) || len(s.behind) > maxStations || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.home.ips) > maxHostAddrs {
+		return fmt.Errorf("%d stations of %d with %d addresses of %d, %d absent, %d given", macs, len(s.byMAC), ips, len(s.byIP), len(s.absent), len(s.home.ips))
 	}
 	down := map[netip.Addr]bool{}
-	for _, p := range s.given {
-		down[p.Addr()] = true
-	}
 	for ip := range s.byIP {
-		down[ip] = true
-	}
-	for _, ip := range s.broadcasts {
 		down[ip] = true
 	}
 	for ip := range s.absent {
@@ -69,7 +64,7 @@ func TestInventedStations(t *testing.T) {
 		m := ipoib.MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i)}
 		b.step(hostIP(m, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
 	}
-	if n := len(b.table.host.stations.byMAC); n != maxStations || b.table.host.stations.dest(ip("10.0.0.8")) != firstMAC {
+	if n := len(b.table.host.stations.behind); n != maxStations || b.table.host.stations.dest(ip("10.0.0.8")) != firstMAC {
 		t.Errorf("%d stations, the first one known: %t", n, b.table.host.stations.dest(ip("10.0.0.8")) == firstMAC)
 	}
 	// With an address each, they fill the table until they have been silent for long.
@@ -81,7 +76,7 @@ func TestInventedStations(t *testing.T) {
 		t.Errorf("%d refused", n)
 	}
 	b.advance(stationAge + sweepInterval)
-	if n := len(b.table.host.stations.byMAC); n != 0 {
+	if n := len(b.table.host.stations.behind); n != 0 {
 		t.Errorf("%d stations are left", n)
 	}
 }

@@ -33,6 +33,9 @@ type fakeAH int
 func (fakeAH) Spec() hca.AHSpec { return hca.AHSpec{} }
 func (fakeAH) Close() error     { return nil }
 
+// unknownIP is an address that is not known on the host's side.
+var unknownIP = netip.MustParseAddr("10.0.0.9")
+
 // fakePeers knows B, the broadcast group and groups by MGID.
 type fakePeers struct {
 	epoch  uint64
@@ -56,7 +59,7 @@ func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
 func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)                { d, ok := p.groups[mgid]; return d, ok }
 func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) (ipoib.MAC, *atomic.Uint64) { return macB, &p.heard }
 func (p *fakePeers) InUse(hca.GID, hca.QPN) bool                          { return false }
-func (p *fakePeers) HostMAC(netip.Addr) (ipoib.MAC, bool)                 { return macA, true }
+func (p *fakePeers) HostMAC(ip netip.Addr) (ipoib.MAC, bool)              { return macA, ip != unknownIP }
 func (p *fakePeers) FromHost(src ipoib.MAC) bool                          { return src == macA }
 func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool                   { return gid == gidA && qpn == qpnA }
 func (p *fakePeers) Epoch() uint64                                        { return p.epoch }

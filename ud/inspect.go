@@ -38,13 +38,14 @@ type message struct {
 //     packet of joined segments: Malformed
 //  3. our own probe: Probed; not IPv4, ARP, RARP, IPv6 or an echo: EtherType
 //  4. payload, or the longest segment of a large receive, above the MTU: TooLong; leaveLast
-//     keeps the last segment, if that one is not too long
+//     keeps the last segment, which may be shorter
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
 //  8. echoes, and ARP, RARP and ND, whose bodies carry link addresses: slow path
 //  9. no IP header of the version that the type requires: Malformed
-//  10. a query of IGMP or MLD; an address that is not known on the host's side: slow path; of a large receive: UnknownStation
+//  10. a query of IGMP or MLD; an address that is not known on the host's side: slow path, of a
+//     large receive UnknownStation, of which leaveLast keeps the last segment for the slow path
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -78,7 +79,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 		return m, SlowPathed
 	}
 	if m.dst, ok = r.hostDst(ip, m.from.Multicast); !ok {
-		if wc.LRO.Segments != 0 { // the slow path does not cut it
+		if wc.LRO.Segments != 0 {
 			return m, UnknownStation
 		}
 		return m, SlowPathed

@@ -242,3 +242,17 @@ func TestRxDeliversTheLastSegmentIfOnlyTheOthersAreTooLong(t *testing.T) {
 	}
 	b.checkRing(t)
 }
+
+// The slow path takes the last segment of a large receive for an unknown address.
+func TestRxAsksForTheStationOfALargeReceive(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	m := largeMsg(2 * 1000)
+	copy(m[ipoib.HeaderLen+16:], unknownIP.AsSlice())
+	b.qp.receiveLarge(m, 2, 1000)
+	b.pump(t)
+	checkCounts(t, b.Counters(), idle(1, map[string]uint64{"rx_received": 2, "rx_slow_path": 1, "rx_drop_unknown_station": 1}))
+	if len(b.slow.msgs) != 1 || len(b.slow.msgs[0]) != ipoib.HeaderLen+40+1000 {
+		t.Errorf("%d messages for the slow path: %x", len(b.slow.msgs), b.slow.msgs)
+	}
+	b.checkRing(t)
+}

@@ -40,7 +40,7 @@ const (
 	NoGRH         // completion without the GRH flag: no source address
 	BadGRH        // GRH area is neither IPv4 nor IPv6
 	Malformed     // no IP header behind an IP ethertype
-	// UnknownStation: RX, a large receive for an address that is not known on the host's side
+	// UnknownStation: RX, a large receive for an address that is not known on the host's side, but for its last segment
 	UnknownStation
 	SinkRefused // the host did not accept it
 

@@ -149,8 +149,8 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from
 	r.tally.add(Received, messages)
 	buf := r.ring.bytes(slot)
 	m, reason := rules.inspect(buf, wc)
-	if reason == TooLong && leaveLast(buf, wc) {
-		r.tally.add(TooLong, messages-1)
+	if (reason == TooLong || reason == UnknownStation) && leaveLast(buf, wc) {
+		r.tally.add(reason, messages-1)
 		messages = 1
 		m, reason = rules.inspect(buf, wc)
 	}

@@ -122,47 +122,47 @@ func (q *querier) expire() {
 // ask asks all stations. The host alone is asked twice: it reports each change itself, and does not vanish unnoticed as
 // others may.
 func (q *querier) ask(typ ipoib.EtherType, f *queries) {
-	mac, src, ok := q.speaker(typ)
-	switch {
-	case !ok:
-		f.next = q.step.now.Add(queryRetry)
-		return
-	case f.rounds[1].IsZero():
+	if f.rounds[1].IsZero() {
 		f.next = q.step.now.Add(queryIntervalFirst)
-	default:
-		f.next = q.step.now.Add(queryInterval)
-		if len(q.host.stations.behind) == 0 {
-			return
-		}
+	} else if f.next = q.step.now.Add(queryInterval); len(q.host.stations.behind) == 0 {
+		return
 	}
 	f.asked = q.step.now
 	f.round(q.step.now, 0)
+	mac, src := q.speaker(typ)
 	packet := ipoib.AppendMembershipQuery(nil, src)
 	to, _ := ipoib.DestIP(typ, packet)
 	q.step.stats.Queries++
 	q.step.emit(SendHost{padded(append(newFrame(ipoib.GroupMAC(to), mac, typ), packet...))})
 }
 
-// speaker returns from whom a query comes, or false if there is no one yet. For IPv6 that is a MAC that no station has,
-// with its link-local address. A query of IPv4 to a bridge comes from a peer: a bridge sends neither reports nor multicast
-// to a port on which no querier with an address was heard (RFC 4541 section 2.1.1), and ignores its own address.
-func (q *querier) speaker(typ ipoib.EtherType) (mac ipoib.MAC, src netip.Addr, ok bool) {
+// dummyIP4 is the source address of nodes that have none (RFC 7600 section 6, 192.0.0.8).
+var dummyIP4 = netip.AddrFrom4([4]byte{192, 0, 0, 8})
+
+// speaker returns from whom a query comes: a MAC that no station has. Its IPv6 address is that MAC's. The IPv4 address is
+// the unspecified one, but a bridge sends neither reports nor multicast to a port on which no querier with an address
+// was heard (RFC 4541 section 2.1.1), and ignores its own address. It gets that of a peer, which the reverse path filters
+// of stations accept.
+func (q *querier) speaker(typ ipoib.EtherType) (ipoib.MAC, netip.Addr) {
 	self := q.host.link.self
-	mac = plainMAC(self.gid)
+	mac := plainMAC(self.gid)
 	for n := uint32(1); q.host.stations.is(mac); n++ {
 		mac = rehashedMAC(self.gid, self.qpn, n)
 	}
-	if typ == ipoib.EtherTypeIPv6 {
-		return mac, mac.LinkLocal(), true
+	switch {
+	case typ == ipoib.EtherTypeIPv6:
+		return mac, mac.LinkLocal()
+	case q.host.port.Master.IsZero():
+		return mac, netip.IPv4Unspecified()
 	}
 	for p := range q.peers.live.all() {
 		for _, ip := range p.ips {
 			if ip.Is4() {
-				return p.mac, ip, true
+				return p.mac, ip
 			}
 		}
 	}
-	return mac, netip.IPv4Unspecified(), q.host.port.Master.IsZero()
+	return mac, dummyIP4
 }
 
 // round notes a query that is answered within a time. Queries in quick succession are one.

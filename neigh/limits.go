@@ -193,8 +193,6 @@ const (
 	queryAnswer        = 10 * time.Second
 	// queryDelay is the pause before the first query once ib0 and the queue pair are up.
 	queryDelay = time.Second
-	// queryRetry is the pause while there is no peer in whose name to ask a bridge.
-	queryRetry = 5 * time.Second
 	// ownAnswer is how long reports count as answers to our own query, which asks for them within a second.
 	ownAnswer = 2 * time.Second
 )

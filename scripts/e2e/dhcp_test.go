@@ -59,14 +59,20 @@ var dhcpClients = []struct {
 		return []string{"udhcpc", "-f", "-t", "20", "-T", "1", "-i", nstest.Dev, "-s", script}
 	}},
 	{"networkd", func(t *testing.T, dir string) []string {
-		network := writeIn(t, dir, "50-all.network", "[Match]\nName="+nstest.Dev+"\n[Network]\nDHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n")
-		// It waits for udev unless /sys is read-only, and keeps its state in /run/systemd.
-		return []string{
-			"unshare", "--mount", "sh", "-ec", "mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/network /run/systemd/netif; " +
-				"cp " + network + " /run/systemd/network; chown -R systemd-network: /run/systemd/netif; " +
-				"mount -t tmpfs tmpfs /etc/systemd/network 2>/dev/null || :; mount -o remount,ro,bind /sys; exec /lib/systemd/systemd-networkd",
-		}
+		return networkd(t, dir, "DHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n")
 	}},
+}
+
+// networkd returns the command of systemd-networkd with the settings of its only network. It waits for udev unless
+// /sys is read-only, and keeps its state in /run/systemd.
+func networkd(t *testing.T, dir, settings string) []string {
+	t.Helper()
+	network := writeIn(t, dir, "50-all.network", "[Match]\nName="+nstest.Dev+"\n[Network]\n"+settings)
+	return []string{
+		"unshare", "--mount", "sh", "-ec", "mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/network /run/systemd/netif; " +
+			"cp " + network + " /run/systemd/network; chown -R systemd-network: /run/systemd/netif; " +
+			"mount -t tmpfs tmpfs /etc/systemd/network 2>/dev/null || :; mount -o remount,ro,bind /sys; exec /lib/systemd/systemd-networkd",
+	}
 }
 
 func writeIn(t *testing.T, dir, name, text string) string {

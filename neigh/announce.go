@@ -2,7 +2,6 @@ package neigh
 
 import (
 	"encoding/binary"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -31,27 +30,18 @@ func (a *announcer) next() time.Time {
 	return time.Time{}
 }
 
-// begin begins a round if one is due, with the addresses of all stations. Missed rounds are skipped.
-func (a *announcer) begin(now time.Time, all iter.Seq[netip.Addr]) {
-	due := false
-	for ; len(a.left) > 0 && !a.start.Add(a.left[0]).After(now); due = true {
-		a.left = a.left[1:]
-	}
-	if due {
-		a.queue, a.again = slices.Collect(all), now
-	}
-}
-
 // announceDue announces the addresses of the stations to the fabric, if that is due: announceBatch at a time, so that
 // thousands do not crowd out what the host sends.
 func (h *host) announceDue() {
-	a := &h.news
-	if !h.link.up {
+	a, now := &h.news, h.step.now
+	if at := a.next(); !h.link.up || at.IsZero() || at.After(now) {
 		return
 	}
-	a.begin(h.step.now, h.stations.all())
-	if len(a.queue) == 0 || a.again.After(h.step.now) {
-		return
+	if len(a.queue) == 0 { // a round begins, and those that were missed are skipped
+		a.queue = slices.Collect(h.stations.all())
+		for len(a.left) > 0 && !a.start.Add(a.left[0]).After(now) {
+			a.left = a.left[1:]
+		}
 	}
 	batch := a.queue[:min(len(a.queue), announceBatch)]
 	for _, ip := range batch {
@@ -59,7 +49,7 @@ func (h *host) announceDue() {
 			h.sendGroup(h.announcement(ip))
 		}
 	}
-	a.queue, a.again = a.queue[len(batch):], h.step.now.Add(announcePause)
+	a.queue, a.again = a.queue[len(batch):], now.Add(announcePause)
 }
 
 // announcement counts and returns a message that announces an address of the host: a

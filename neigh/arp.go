@@ -70,8 +70,10 @@ func (x *translator) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, mul
 	// groups, a broadcast arrives at our own address. A request counts as unicast only if
 	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
 	// Anyone's answer to a probe may interest the station that probes, whose address is not known yet.
-	dst, probed := x.host.stations.dest(in.TPA), in.Op == ipoib.ARPReply && in.TPA.IsUnspecified()
-	if request := in.Op != ipoib.ARPReply; multicast || probed || request && (in.SPA == in.TPA || !x.host.stations.has(in.TPA)) {
+	// So may an answer for an address for which there was no room.
+	dst, known := x.host.stations.of(in.TPA)
+	probed := in.Op == ipoib.ARPReply && in.TPA.IsUnspecified()
+	if request := in.Op != ipoib.ARPReply; multicast || probed || !known || request && (in.SPA == in.TPA || !x.host.stations.has(in.TPA)) {
 		dst = ipoib.Broadcast
 	}
 	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: x.peers.macOf(endpointOf(in.THA), in.TPA), TPA: in.TPA}

@@ -14,7 +14,8 @@ import (
 // attachment holds the attributes of the QP.
 type attachment struct {
 	up        bool
-	self      endpoint // kept when the QP is gone
+	self      endpoint                   // kept when the QP is gone
+	macs      [1 + maxRehashes]ipoib.MAC // that others may give to self
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest // snapshots share it: it is replaced, never changed
 	qkey      hca.QKey
@@ -44,6 +45,10 @@ func (t *Table) attach(ev Attached) {
 	if self := endpointOf(ev.Self); self != l.self {
 		l.former, l.formerUntil = l.self, t.step.now.Add(formerLife)
 		l.self = self
+		l.macs[0] = plainMAC(self.gid)
+		for n := range uint32(maxRehashes) {
+			l.macs[1+n] = rehashedMAC(self.gid, self.qpn, 1+n)
+		}
 		t.host.news.restart(t.step.now)
 		clear(t.notices.last)
 		if p := t.peers.live.byEndpoint[self]; p != nil {
@@ -101,18 +106,17 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	t.view.urgent()
 }
 
-// hostPort records the master of ib0. If something has changed, it forgets the stations behind ib0:
+// hostPort records the master of ib0. If that is another one, it forgets the stations behind ib0:
 // announcing an address that has moved away would attract its traffic.
 func (t *Table) hostPort(ev HostPort) {
 	was := t.host.port
 	t.host.port = &ev
-	if was != nil && *was == ev {
-		return
+	if was == nil || was.Up != ev.Up || was.Bridge != ev.Bridge {
+		if was != nil {
+			t.host.stations.clear()
+		}
+		t.querier.restart()
 	}
-	if was != nil {
-		t.host.stations.clear()
-	}
-	t.querier.restart()
 	t.host.stations.setMaster(ev.Master)
 	t.view.urgent()
 }

@@ -50,12 +50,15 @@ func ipPacket(from, to netip.Addr) []byte {
 	return append(append(b, to.AsSlice()...), make([]byte, 8)...)
 }
 
-// groupReport is a packet by which a station joins or leaves groups of one family: IGMP version 3 or MLD version 2.
-func groupReport(join bool, groups []netip.Addr) []byte {
-	kind := byte(3) // change to including no source
-	if join {
-		kind = 4 // change to excluding no source
-	}
+// Kinds of group records.
+const (
+	recordIs    = 2 // excluding no source: the answer of a member to a query
+	recordLeave = 3 // change to including no source
+	recordJoin  = 4 // change to excluding no source
+)
+
+// groupReport is a packet in which a station reports groups of one family: IGMP version 3 or MLD version 2.
+func groupReport(kind byte, groups []netip.Addr) []byte {
 	records := []byte{0, 0, 0, byte(len(groups))}
 	for _, g := range groups {
 		records = append(append(records, kind, 0, 0, 0), g.AsSlice()...)

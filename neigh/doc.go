@@ -80,8 +80,10 @@
 // home: at the bridge, or at ib0 itself. What is sent to the broadcast address of a network is for all.
 //
 // For an address in a network of the host that no station is known to have, the table keeps the frames,
-// and asks on ib0 in the name of their sender. If nobody answers within a second, they go to the fallback,
-// as do those to other networks: the station that is an IPv6 router, or home.
+// and asks on ib0 in the name of their sender. Without an answer within a second, they go to the fallback,
+// as do those to other networks: for IPv6 the station that is the router, if there is one, else home. A
+// claim of a peer takes an address from its station, but what still arrives for it goes there for a while,
+// because the claim may be forged.
 //
 // A new address of the interface or of the host is announced by gratuitous ARP
 // and unsolicited neighbour advertisements, four times within 3 s and three
@@ -113,7 +115,7 @@
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	station         3 requests, 1/3 s apart, then the fallback, for a minute
-//	query           after 0 s and 31 s, then each 125 s; 255 s after one of another querier
+//	query           1 s and 32 s after the port is up, then each 125 s; 255 s after one of another querier
 //	doubt           3 requests, 0.1 s apart, to a peer of which another QPN has claimed an address
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
@@ -122,8 +124,8 @@
 //	stray notice    of one address at once, and of all after 1, 2, 4 ... 30 s, as
 //	                long as the peer sends there; 16 a second, 4 of them to one GID
 //	collection      used peers after 10 min; heard ones, and those whose addresses
-//	                are elsewhere now, after 2 min; looked at each 15 s. A silent one whose
-//	                last address another QPN of its GID has claimed: after 0.3 s
+//	                are elsewhere now, after 2 min; looked at each 15 s. A silent one of which
+//	                another QPN of its GID has claimed an address: after 0.3 s
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 200 us, plus 4 us for each copied entry. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a

@@ -16,26 +16,22 @@ type doubt struct {
 	successor *peer
 }
 
-// doubt begins to doubt p. Without an address it only has to send something; the table cannot ask for that.
+// doubt begins to doubt p. Without an address it only has to send something: the table cannot ask for that.
 func (s *peers) doubt(p, successor *peer) {
 	if p.heard.seen() { // before
 		s.silent.received(p)
 	}
 	p.doubt.since, p.doubt.tries, p.doubt.successor = s.step.now, 0, successor
-	switch {
-	case len(p.ips) == 0:
-		s.doubts.set(&p.doubt.alarm, p, s.step.now.Add(doubtTries*doubtInterval))
-	case p.handle.state == handleReady:
-		s.askDoubted(p)
-	default: // the host sends nothing to it
-		s.doubts.stop(&p.doubt.alarm)
-	}
+	s.askDoubted(p)
 }
 
 // askDoubted asks p itself for one of its addresses.
 func (s *peers) askDoubted(p *peer) {
 	p.doubt.tries++
 	s.doubts.set(&p.doubt.alarm, p, s.step.now.Add(doubtInterval))
+	if len(p.ips) == 0 || p.handle.state != handleReady {
+		return
+	}
 	ip := p.ips[len(p.ips)-1]
 	if source := s.host.stations.source(ip, netip.Addr{}); !source.IsUnspecified() {
 		s.step.stats.Requests++
@@ -47,13 +43,12 @@ func (s *peers) askDoubted(p *peer) {
 func (s *peers) expireDoubts() {
 	for p, ok := s.doubts.due(s.step.now); ok; p, ok = s.doubts.due(s.step.now) {
 		next := p.doubt.successor
-		p.doubt.successor = nil
 		switch {
 		case p.heard.mark.Load() || p.heardAt.After(p.doubt.since) || s.live.byEndpoint[next.endpoint] != next:
-		case len(p.ips) > 0 && p.handle.state != handleReady:
-		case len(p.ips) > 0 && p.doubt.tries < doubtTries:
-			p.doubt.successor = next
+		case len(p.ips) > 0 && p.handle.state != handleReady: // the host sends nothing to it
+		case p.doubt.tries < doubtTries:
 			s.askDoubted(p)
+			continue
 		default:
 			ips := slices.Clone(p.ips)
 			s.remove(p)
@@ -61,5 +56,6 @@ func (s *peers) expireDoubts() {
 				s.live.bind(ip, next)
 			}
 		}
+		p.doubt.successor = nil
 	}
 }

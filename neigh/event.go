@@ -68,11 +68,12 @@ type HostAddrs struct{ Addrs []netip.Prefix }
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }
 
-// HostPort reports whether ib0 is up, and what it is a port of. If that has changed, the stations
-// behind ib0 are no longer known.
+// HostPort reports whether ib0 is up, and what it is a port of. If that has changed, but for the MAC of the
+// bridge, which depends on its other ports, the stations behind ib0 are no longer known.
 type HostPort struct {
 	Up     bool
-	Master ipoib.MAC // of its bridge; zero: it is no port
+	Bridge int       // its index; 0: ib0 is no port
+	Master ipoib.MAC // of the bridge; zero: ib0 is no port
 }
 
 // HostNeighbours are the kernel's neighbour entries on ib0. They serve as hints

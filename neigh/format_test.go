@@ -72,11 +72,11 @@ func (n names) snapshot(s *Snapshot) string {
 	return fmt.Sprintf("host %s, routes [%s]", n.stations(s), strings.Join(sorted(routes), " "))
 }
 
-// stations describes where the addresses on the host's side are, but for those at home and of broadcasts.
+// stations describes where the addresses on the host's side are, but for those at home, and those that go to the fallback.
 func (n names) stations(s *Snapshot) string {
 	var at []string
-	for k, m := range allOf(s.here) {
-		if m != s.home && m != ipoib.Broadcast {
+	for k, m := range allOf(s.places) {
+		if m != s.home && !m.IsZero() {
 			at = append(at, fmt.Sprintf(" %v=%s", netip.AddrFrom16(k).Unmap(), n.mac(m)))
 		}
 	}

@@ -59,9 +59,8 @@ type querier struct {
 // queries are those of one family.
 type queries struct {
 	next   time.Time    // when to ask; zero: the port has not been up
-	asked  time.Time    // when we asked last
+	asked  time.Time    // when we asked, if no one else has since
 	rounds [2]time.Time // when the last queries were seen, the latest first
-	end    time.Time    // when their answers have arrived; zero: they have
 }
 
 // of returns the queries of a family.
@@ -72,7 +71,7 @@ func (q *querier) of(typ ipoib.EtherType) *queries {
 	return &q.ipv6
 }
 
-// restart asks anew: the port has come up, or leads elsewhere.
+// restart begins with the first query: the port has come up, or belongs to another bridge.
 func (q *querier) restart() {
 	next := q.step.now.Add(queryDelay)
 	q.ipv4, q.ipv6 = queries{next: next}, queries{next: next}
@@ -87,48 +86,39 @@ func (q *querier) attached() {
 	}
 }
 
+// deadline returns when to call expire; zero: never.
+func (q *querier) deadline() time.Time {
+	switch {
+	case !q.able():
+		return time.Time{}
+	case q.ipv6.next.Before(q.ipv4.next):
+		return q.ipv6.next
+	}
+	return q.ipv4.next
+}
+
 // able reports whether a query would reach the stations.
 func (q *querier) able() bool { return q.host.link.up && q.host.port != nil && q.host.port.Up }
 
-// deadline returns when to call expire; zero: never.
-func (q *querier) deadline() (at time.Time) {
-	for _, f := range [...]queries{q.ipv4, q.ipv6} {
-		if !q.able() {
-			f.next = time.Time{}
-		}
-		for _, due := range [...]time.Time{f.next, f.end} {
-			if !due.IsZero() && (at.IsZero() || due.Before(at)) {
-				at = due
-			}
-		}
-	}
-	return at
-}
-
-// expire removes the members that have not answered, and sends the queries that are due.
+// expire sends the queries that are due.
 func (q *querier) expire() {
 	for _, typ := range [...]ipoib.EtherType{ipoib.EtherTypeIPv4, ipoib.EtherTypeIPv6} {
-		f := q.of(typ)
-		if !f.end.IsZero() && !f.end.After(q.step.now) {
-			f.end = time.Time{}
-			q.host.stations.expireGroups(typ, f.rounds[1])
-		}
-		if !f.next.IsZero() && !f.next.After(q.step.now) && q.able() {
+		if f := q.of(typ); q.able() && !f.next.After(q.step.now) {
 			q.ask(typ, f)
 		}
 	}
 }
 
-// ask asks all stations. The host alone is asked twice: it reports each change itself, and does not vanish unnoticed as
-// others may.
+// ask asks all stations. A host without guests is asked only twice, because its kernel reports each change.
 func (q *querier) ask(typ ipoib.EtherType, f *queries) {
 	if f.rounds[1].IsZero() {
 		f.next = q.step.now.Add(queryIntervalFirst)
 	} else if f.next = q.step.now.Add(queryInterval); len(q.host.stations.behind) == 0 {
+		q.host.stations.expireGroups(typ, f.rounds[1])
 		return
 	}
 	f.asked = q.step.now
-	f.round(q.step.now, 0)
+	q.round(typ, f)
 	mac, src := q.speaker(typ)
 	packet := ipoib.AppendMembershipQuery(nil, src)
 	to, _ := ipoib.DestIP(typ, packet)
@@ -136,19 +126,25 @@ func (q *querier) ask(typ ipoib.EtherType, f *queries) {
 	q.step.emit(SendHost{padded(append(newFrame(ipoib.GroupMAC(to), mac, typ), packet...))})
 }
 
+// round notes a query, and removes the members that have answered neither of the last two. Queries in quick succession
+// are one.
+func (q *querier) round(typ ipoib.EtherType, f *queries) {
+	if q.step.now.Sub(f.rounds[0]) >= queryAnswer {
+		q.host.stations.expireGroups(typ, f.rounds[1])
+		f.rounds = [2]time.Time{q.step.now, f.rounds[0]}
+	}
+}
+
 // dummyIP4 is the source address of nodes that have none (RFC 7600 section 6, 192.0.0.8).
 var dummyIP4 = netip.AddrFrom4([4]byte{192, 0, 0, 8})
 
-// speaker returns from whom a query comes: a MAC that no station has. Its IPv6 address is that MAC's. The IPv4 address is
-// the unspecified one, but a bridge sends neither reports nor multicast to a port on which no querier with an address
-// was heard (RFC 4541 section 2.1.1), and ignores its own address. It gets that of a peer, which the reverse path filters
-// of stations accept.
+// speaker returns from whom a query comes: a MAC that no station has, and its IPv6 address. The IPv4 address is the
+// unspecified one. A bridge needs another one: it sends neither reports nor multicast to a port on which no querier with
+// an address was heard (RFC 4541 section 2.1.1), and ignores its own. So it gets that of a peer, which passes the reverse
+// path filters of stations, or else the dummy address.
 func (q *querier) speaker(typ ipoib.EtherType) (ipoib.MAC, netip.Addr) {
 	self := q.host.link.self
-	mac := plainMAC(self.gid)
-	for n := uint32(1); q.host.stations.is(mac); n++ {
-		mac = rehashedMAC(self.gid, self.qpn, n)
-	}
+	mac := freeMAC(self.gid, self.qpn, 0, q.host.stations.is)
 	switch {
 	case typ == ipoib.EtherTypeIPv6:
 		return mac, mac.LinkLocal()
@@ -165,31 +161,35 @@ func (q *querier) speaker(typ ipoib.EtherType) (ipoib.MAC, netip.Addr) {
 	return mac, dummyIP4
 }
 
-// round notes a query that is answered within a time. Queries in quick succession are one.
-func (f *queries) round(now time.Time, within time.Duration) {
-	if now.Sub(f.rounds[0]) >= queryAnswer {
-		f.rounds = [2]time.Time{now, f.rounds[0]}
-	}
-	if end := now.Add(max(within, queryAnswer)); end.After(f.end) {
-		f.end = end
-	}
-}
-
-// learn notes a membership message: of a station, or, with src zero, of a peer, of which only queries count. It reports
-// whether the message answers our own query, so that no one on the fabric waits for it.
-func (q *querier) learn(src ipoib.MAC, typ ipoib.EtherType, packet []byte) (ours bool) {
+// fromStation takes a membership message of a station. It reports whether the message answers our own query, so that no
+// one on the fabric waits for it.
+func (q *querier) fromStation(src ipoib.MAC, typ ipoib.EtherType, packet []byte) (ours bool) {
 	m, err := ipoib.ParseMembership(typ, packet, maxGroupsPerStation)
 	f := q.of(typ)
 	switch {
 	case err != nil:
-	case m.Query: // another querier asks from now on
-		f.round(q.step.now, m.Within)
-		f.next = q.step.now.Add(otherQuerier)
-	case !src.IsZero():
-		if !q.host.stations.join(src, m, q.step.now) {
-			q.step.stats.GroupsFull++
-		}
-		return !f.asked.IsZero() && q.step.now.Sub(f.asked) < ownAnswer
+		return false
+	case m.Query:
+		q.heard(typ, f)
+		return false
+	case !q.host.stations.join(src, m, q.step.now):
+		q.step.stats.GroupsFull++
 	}
-	return false
+	return m.Answer && !f.asked.IsZero() && q.step.now.Sub(f.asked) < ownAnswer
+}
+
+// fromPeer takes an IP packet of a peer, which may be a query.
+func (q *querier) fromPeer(typ ipoib.EtherType, packet []byte) {
+	if !ipoib.IsMembershipQuery(typ, packet) {
+		return
+	}
+	if m, err := ipoib.ParseMembership(typ, packet, 0); err == nil && m.Query {
+		q.heard(typ, q.of(typ))
+	}
+}
+
+// heard notes another querier, which asks from now on.
+func (q *querier) heard(typ ipoib.EtherType, f *queries) {
+	q.round(typ, f)
+	f.next, f.asked = q.step.now.Add(otherQuerier), time.Time{}
 }

@@ -10,7 +10,7 @@ import (
 
 // report is a report of the host's own station.
 func report(groups ...netip.Addr) FromHost {
-	return FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, ownMAC, ipoib.EtherTypeIPv4), groupReport(true, groups)...)}
+	return FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, ownMAC, ipoib.EtherTypeIPv4), groupReport(recordJoin, groups)...)}
 }
 
 // TestGroupsAreBounded: a station cannot be a member of more groups than it may have. Those that it has stay.
@@ -73,8 +73,7 @@ func TestPacketsForStations(t *testing.T) {
 		multicast bool
 	}{
 		{DropRunt, ipPacket(ip(ipB), ip("10.0.0.9"))[:19], false},
-		{DropUnresolvable, ipPacket(ip(ipB), ip("224.0.0.9")), false},
-		{DropUnresolvable, ipPacket(ip(ipB), ip("10.0.0.9")), true},
+		{DropRunt, ipPacket(ip(ipB), ip("10.0.0.9"))[:19], true},
 	} {
 		before := b.table.Stats().Drops[c.why]
 		ev := message(c.packet)
@@ -82,6 +81,21 @@ func TestPacketsForStations(t *testing.T) {
 		b.step(ev)
 		if b.table.Stats().Drops[c.why] != before+1 {
 			t.Errorf("%v is not counted for a packet of %d bytes", c.why, len(c.packet))
+		}
+	}
+	for _, c := range []struct {
+		to        string
+		multicast bool
+		want      ipoib.MAC
+	}{
+		{"224.0.0.9", false, ipoib.GroupMAC(ip("224.0.0.9"))},
+		{"10.0.0.9", true, ipoib.Broadcast}, // a directed broadcast
+		{ipA, false, ownMAC},
+	} {
+		ev := message(ipPacket(ip(ipB), ip(c.to)))
+		ev.Multicast = c.multicast
+		if got := ipoib.MAC(only[SendHost](t, b.step(ev)).Frame); got != c.want {
+			t.Errorf("a packet to %s goes to %v, want %v", c.to, got, c.want)
 		}
 	}
 	for _, c := range []struct{ src, to, asker string }{

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"net/netip"
+	"slices"
 
 	"ipoibd/ud/ipoib"
 )
@@ -57,6 +58,12 @@ func (h *host) newRequest(source, target netip.Addr) []byte {
 
 // sendGroup sends a message to the broadcast group, to which every member is attached.
 func (h *host) sendGroup(msg []byte) { h.step.emit(SendFabric{h.link.broadcast, msg}) }
+
+// isLooped reports whether m is a MAC under which others see this interface: a frame from it has come back, through
+// another host that bridges the same Ethernet network.
+func (h *host) isLooped(m ipoib.MAC) bool {
+	return m != h.stations.own.mac && slices.Contains(h.link.macs[:], m)
+}
 
 // deliver sends a frame to the host.
 func (h *host) deliver(frame []byte) {

@@ -34,6 +34,8 @@ const (
 	maxSoughtBytes = maxKeptBytes / 2
 	// maxResolutions bounds the addresses being resolved at a time.
 	maxResolutions = 256
+	// maxSoughtPerPeer bounds those that are sought behind ib0 for the packets of one peer.
+	maxSoughtPerPeer = maxResolutions / 4
 	// maxAnswerAHs bounds the outstanding handle requests beyond which no more are
 	// made just to answer a heard peer, by ARP, ND or a notice. A flood of invented
 	// peers therefore cannot keep the worker from creating handles for honest peers.

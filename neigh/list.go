@@ -49,7 +49,7 @@ type StationInfo struct {
 	Seen    time.Time    `json:"seen,omitzero"`   // when it last sent, to within sweepInterval; zero: never
 	Default bool         `json:"-"`               // it gets the frames for addresses that no station has
 	Router  bool         `json:"router,omitzero"` // it has said that it is an IPv6 router
-	Groups  []netip.Addr `json:"-"`               // IP multicast groups of which it is a member, in order
+	Groups  []netip.Addr `json:"-"`               // IP multicast groups of which it is a member, in no order
 }
 
 // Stations returns the stations, ib0's own first. It allocates.
@@ -58,7 +58,7 @@ func (t *Table) Stations() (out []StationInfo) {
 	for s := range h.each() {
 		info := StationInfo{
 			MAC: s.mac, IPs: slices.Clone(s.ips), Seen: s.seen, Default: s.mac == h.home.mac,
-			Router: s == h.gate || h.router && s.mac == h.home.mac,
+			Router: s.router != notRouter,
 		}
 		if info.Default {
 			info.IPs = append(info.IPs, h.home.ips...)
@@ -66,13 +66,12 @@ func (t *Table) Stations() (out []StationInfo) {
 		for _, g := range s.groups {
 			info.Groups = append(info.Groups, g.group)
 		}
-		slices.SortFunc(info.Groups, netip.Addr.Compare)
 		out = append(out, info)
 	}
 	return out
 }
 
-// restore adds the stations of a former table. ib0's own MAC, and the host's addresses, are reported anew.
+// restore adds the stations of a former table. Netlink reports ib0's own MAC and the host's addresses again.
 func (s *stations) restore(list []StationInfo, now time.Time) {
 	for _, info := range list {
 		if info.MAC.IsZero() || info.MAC.IsMulticast() || !s.admit(info.MAC, now) {
@@ -84,10 +83,9 @@ func (s *stations) restore(list []StationInfo, now time.Time) {
 			}
 		}
 		if info.Router {
-			s.routes(info.MAC, true)
+			s.setRouter(s.byMAC[info.MAC], saysSo) // it says again whether it advertises itself
 		}
 	}
-	s.found = nil
 }
 
 // restore adds the peers of a former table, as far as the bounds allow. The rest is heard again.

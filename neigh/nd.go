@@ -22,9 +22,7 @@ func (x *translator) hostND(f frame) (msg []byte, ok bool) {
 		return nil, false
 	}
 	x.hostClaims(f.src, claimedBy(nd))
-	if advert := nd.Type == ipoib.NDRouterAdvert; advert || nd.Flags&ipoib.NAFlagRouter != 0 {
-		x.host.stations.routes(f.src, advert)
-	}
+	x.host.stations.sentND(f.src, nd)
 	return msg, true
 }
 
@@ -50,11 +48,8 @@ func (x *translator) fabricND(e endpoint, packet []byte, multicast bool) (netip.
 	}
 	// The destination depends on the IP address, because the GRH is not reliable if the fabric
 	// replicates groups.
-	dst, known := x.host.stations.of(nd.Dst)
-	switch {
-	case nd.Dst.IsMulticast():
-		dst = ipoib.GroupMAC(nd.Dst)
-	case multicast || !known:
+	dst, known := x.host.stations.to(nd.Dst, multicast)
+	if !known {
 		dst = ipoib.Broadcast
 	}
 	if frame, err := x.etherND(p, packet, dst, target); err != nil {

@@ -1,7 +1,6 @@
 package neigh
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 )
@@ -27,30 +26,19 @@ func networksOf(addrs []netip.Prefix) (ips []netip.Addr, links networks) {
 	return ips, links
 }
 
-// local reports whether a station behind ib0 can have ip: it is in one of the networks, or there is none of that
-// family.
-func (n networks) local(ip netip.Addr) bool {
+// find reports whether a station behind ib0 can have ip: it is in one of the networks, or there is none of that family.
+// all is true if ip is the directed broadcast address of a network (RFC 919), which those of 31 bits lack (RFC 3021).
+func (n networks) find(ip netip.Addr) (local, all bool) {
 	if ip.IsLinkLocalUnicast() {
-		return true
+		return true, false
 	}
 	family := false
 	for _, p := range n {
 		if p.Contains(ip) {
-			return true
+			local = true
+			all = all || ip.Is4() && p.Bits() <= 30 && !p.Contains(ip.Next())
 		}
 		family = family || p.Addr().Is4() == ip.Is4()
 	}
-	return !family
-}
-
-// broadcasts returns the directed broadcast addresses of the IPv4 networks (RFC 919) that have one (RFC 3021).
-func (n networks) broadcasts() (ips []netip.Addr) {
-	for _, p := range n {
-		if p.Addr().Is4() && p.Bits() <= 30 {
-			ip := p.Addr().As4()
-			binary.BigEndian.PutUint32(ip[:], binary.BigEndian.Uint32(ip[:])|(1<<(32-p.Bits())-1))
-			ips = append(ips, netip.AddrFrom4(ip))
-		}
-	}
-	return ips
+	return local || !family, all
 }

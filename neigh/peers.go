@@ -25,7 +25,7 @@ type peers struct {
 }
 
 // heardFrom returns the peer at e, which has just claimed ip; an invalid ip
-// claims nothing. For an unknown endpoint there are three cases:
+// claims nothing. For an unknown endpoint there are four cases:
 //
 //	ip is bound to another QPN of the GID, | that peer has restarted: new QPN, same MAC
 //	which has sent no data for a second    |
@@ -59,10 +59,11 @@ func (s *peers) heardFrom(e endpoint, ip netip.Addr) *peer {
 	s.live.touch(p, s.step.now)
 	p.heardAt = s.step.now
 	s.silent.stop(p)
+	s.doubts.stop(&p.doubt.alarm)
 	if isUnicast(ip) {
 		// The latest claim wins, as in ARP itself. If the address was learnt from the host,
 		// it has moved away.
-		s.host.stations.release(ip)
+		s.host.stations.leave(ip, s.step.now)
 		s.live.bind(ip, p)
 		if owner != p && owner.isAt(e.gid) {
 			s.doubt(owner, p)
@@ -139,9 +140,10 @@ func (s *peers) macTaken(m ipoib.MAC) bool {
 	return s.live.byMAC[m] != nil || s.past.byMAC[m] != nil || s.host.stations.is(m)
 }
 
-// isUnicast reports whether ip can be the address of a node.
+// isUnicast reports whether ip can be the address of a node. An IPv4-mapped one is on no link (RFC 4291 section
+// 2.5.5.2), and would be taken for the IPv4 address.
 func isUnicast(ip netip.Addr) bool {
-	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && !ip.IsLoopback() &&
+	return ip.IsValid() && !ip.Is4In6() && !ip.IsUnspecified() && !ip.IsMulticast() && !ip.IsLoopback() &&
 		ip != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 

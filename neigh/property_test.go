@@ -63,7 +63,7 @@ func TestWorld(t *testing.T) {
 			"attach":     w.attach,
 			"detach":     func(*rapid.T) { w.do(Detached{}) },
 			"port": func(t *rapid.T) {
-				w.do(HostPort{Up: rapid.Bool().Draw(t, "up"), Master: pick(t, "master", append(worldMACs, ipoib.MAC{}))})
+				w.do(HostPort{Up: rapid.Bool().Draw(t, "up"), Bridge: rapid.IntRange(0, 2).Draw(t, "bridge"), Master: pick(t, "master", append(worldMACs, ipoib.MAC{}))})
 			},
 			"mac":         func(t *rapid.T) { w.do(HostMAC{pick(t, "mac", worldMACs)}) },
 			"addrs":       w.addrs,
@@ -194,7 +194,7 @@ func (w *world) groups(t *rapid.T) {
 	if rapid.Bool().Draw(t, "IPv6") {
 		groups = []netip.Addr{ip("ff05::1"), ip("ff05::2")}
 	}
-	packet := groupReport(rapid.Bool().Draw(t, "join"), groups[rapid.IntRange(0, 1).Draw(t, "first"):])
+	packet := groupReport(rapid.SampledFrom([]byte{recordIs, recordLeave, recordJoin}).Draw(t, "kind"), groups[rapid.IntRange(0, 1).Draw(t, "first"):])
 	w.do(FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, pick(t, "source", worldMACs), etherTypeFor(groups[0])), packet...)})
 }
 

@@ -98,7 +98,7 @@ func (v *view) publish() {
 	if !v.dirty || !v.rush && v.next().After(v.step.now) {
 		return
 	}
-	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied+v.host.stations.up.copied+v.host.stations.down.copied)*copyPause
+	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied+v.host.stations.marks.copied+v.host.stations.places.copied)*copyPause
 	v.epoch, v.dirty, v.rush = v.epoch+1, false, false
 	v.pause, v.late = v.step.now.Add(pause), time.Time{}
 	v.step.emit(Publish{v.snapshot()})
@@ -109,9 +109,9 @@ func (v *view) snapshot() *Snapshot {
 	link, st := &v.host.link, &v.host.stations
 	return &Snapshot{
 		epoch: v.epoch, up: link.up, self: link.self, broadcast: link.broadcast, groups: link.groups,
-		own: st.own.mac, ownSent: st.own.sent, stations: st.up.publish(),
-		home: st.home.mac, fallback4: st.fallback(netip.IPv4Unspecified()), fallback6: st.fallback(netip.IPv6Unspecified()),
-		given: slices.Clone(st.home.ips[:min(len(st.home.ips), maxCompared)]), links: st.links, here: st.down.publish(),
+		own: st.own.mac, ownSent: st.own.sent, stations: st.marks.publish(),
+		home: st.home.mac, fallback6: st.fallback(netip.IPv6Unspecified()),
+		given: slices.Clone(st.home.ips[:min(len(st.home.ips), maxCompared)]), links: st.links, places: st.places.publish(),
 		routes: v.routes.publish(), sources: v.sources.publish(),
 	}
 }

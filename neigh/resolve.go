@@ -30,6 +30,7 @@ type resolver struct {
 	interval time.Duration     // between requests
 	tries    int               // requests
 	bytes    int               // kept in all queues, beyond which it keeps nothing
+	share    int               // addresses for the frames of one MAC
 	ask      func(*resolution) // sends a request
 	giveUp   func(*resolution) // takes what was kept, since no request was answered
 	byIP     map[netip.Addr]*resolution
@@ -41,7 +42,7 @@ type resolver struct {
 func (s *resolver) await(ip, src netip.Addr, raw []byte) {
 	r := s.byIP[ip]
 	if r == nil {
-		if len(s.byIP) >= maxResolutions {
+		if len(s.byIP) >= maxResolutions || s.of(ipoib.MAC(raw[6:])) >= s.share {
 			s.step.drop(DropResolveLimit)
 			return
 		}
@@ -50,6 +51,16 @@ func (s *resolver) await(ip, src netip.Addr, raw []byte) {
 		s.request(r)
 	}
 	s.step.keep(&r.kept, raw, s.bytes)
+}
+
+// of returns how many addresses are being resolved for the frames of a MAC.
+func (s *resolver) of(from ipoib.MAC) (n int) {
+	for _, r := range s.byIP {
+		if r.from == from {
+			n++
+		}
+	}
+	return n
 }
 
 // request requests an address that is being resolved, for the first time or again, or gives up.

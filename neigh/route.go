@@ -26,7 +26,7 @@ func (t *Table) admit(f frame) (Reason, bool) {
 		return DropBadSource, false
 	case !f.typ.Carried():
 		return DropEtherType, false
-	case t.peers.live.byMAC[f.src] != nil:
+	case t.peers.live.byMAC[f.src] != nil || t.peers.past.byMAC[f.src] != nil || t.host.isLooped(f.src):
 		return DropLoopedMAC, false
 	}
 	switch {
@@ -55,7 +55,7 @@ func (t *Table) route(f frame, late bool) {
 		o.control = false
 		o.msg = t.translator.hostDHCP(f)
 	case ipoib.IsMembership(f.typ, f.body()):
-		if t.querier.learn(f.src, f.typ, f.body()) {
+		if t.querier.fromStation(f.src, f.typ, f.body()) {
 			t.step.drop(DropOwnAnswer)
 			return
 		}
@@ -114,11 +114,8 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.fabricEcho(e, body, ev.Multicast)
 	case ipoib.IsDHCP(typ, body):
 		t.fabricDHCP(e, body, ev.Multicast)
-	case ipoib.IsMembershipQuery(typ, body):
-		t.querier.learn(ipoib.MAC{}, typ, body)
-		ip, _ := ipoib.DestIP(typ, body)
-		t.host.deliver(append(newFrame(ipoib.GroupMAC(ip), t.peers.at(e).mac, typ), body...))
 	case typ == ipoib.EtherTypeIPv4 || typ == ipoib.EtherTypeIPv6:
+		t.querier.fromPeer(typ, body)
 		t.toStation(e, typ, body, ev.Multicast)
 	default:
 		t.step.drop(DropEtherType)

@@ -7,20 +7,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// toStation handles an IP packet from the fabric. If a station may have its destination that is not known yet, it
+// toStation delivers an IP packet from the fabric. If a station may have its destination that is not known yet, it
 // keeps the packet, and asks on ib0 who has that address, in the name of the sender.
 func (t *Table) toStation(e endpoint, typ ipoib.EtherType, packet []byte, multicast bool) {
 	ip, ok := ipoib.DestIP(typ, packet)
-	switch {
-	case !ok:
+	if !ok {
 		t.step.drop(DropRunt)
-		return
-	case multicast || !isUnicast(ip): // the data path knows what to do
-		t.step.drop(DropUnresolvable)
 		return
 	}
 	p := t.peers.at(e)
-	to, known := t.host.stations.of(ip)
+	to, known := t.host.stations.to(ip, multicast)
 	frame := append(newFrame(to, p.mac, typ), packet...)
 	if known {
 		t.host.deliver(frame)
@@ -76,17 +72,22 @@ func (t *Table) deliverKept(r *resolution) {
 	}
 }
 
-// stationsChanged delivers what was kept for the addresses that stations have claimed in this Step, and has the
-// changes published.
+// stationsChanged has the changes of this Step published, and delivers what was kept for addresses that stations have
+// now.
 func (t *Table) stationsChanged() {
-	for _, ip := range t.host.stations.found {
-		if r := t.seeker.end(ip); r != nil {
-			t.deliverKept(r)
+	if !t.host.stations.changed {
+		return
+	}
+	t.host.stations.changed = false
+	t.view.change()
+	var found []netip.Addr
+	for ip := range t.seeker.byIP {
+		if t.host.stations.has(ip) {
+			found = append(found, ip)
 		}
 	}
-	t.host.stations.found = t.host.stations.found[:0]
-	if t.host.stations.changed {
-		t.host.stations.changed = false
-		t.view.change()
+	slices.SortFunc(found, netip.Addr.Compare)
+	for _, ip := range found {
+		t.deliverKept(t.seeker.end(ip))
 	}
 }

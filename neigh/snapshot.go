@@ -22,14 +22,13 @@ type Snapshot struct {
 	own       ipoib.MAC
 	ownSent   *atomic.Bool                  // mark: own has sent
 	stations  *shards[macKey, *atomic.Bool] // marks of those behind ib0; nil: none
-	home      ipoib.MAC                     // has the given addresses
+	home      ipoib.MAC                     // has the host's addresses
 	given     []netip.Addr                  // the first maxCompared of these
 	links     networks                      // of home
-	here      *shards[ipKey, ipoib.MAC]     // destinations by address; nil: none
-	fallback4 ipoib.MAC                     // for addresses that are not on the link
-	fallback6 ipoib.MAC
-	routes    *shards[macKey, route]    // peers with a handle; nil: none
-	sources   *shards[endpoint, source] // peers with a handle, and those whose MAC is not the plain one; nil: none
+	places    *shards[ipKey, ipoib.MAC]     // destinations by address, zero: the fallback; nil: none
+	fallback6 ipoib.MAC                     // for IPv6 addresses that are not on the link; for others it is home
+	routes    *shards[macKey, route]        // peers with a handle; nil: none
+	sources   *shards[endpoint, source]     // peers with a handle, and those whose MAC is not the plain one; nil: none
 }
 
 // route is a peer as a destination.
@@ -92,7 +91,7 @@ func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atom
 		return from.mac, &from.heard.bytes
 	}
 	mac = plainMAC(gid)
-	for n := uint32(1); s.isStation(mac); n++ {
+	for n := uint32(1); n <= maxRehashes && s.isStation(mac); n++ { // stations can be invented that have them all
 		mac = rehashedMAC(gid, qpn, n)
 	}
 	return mac, nil
@@ -113,26 +112,31 @@ func (s *Snapshot) source(gid hca.GID, qpn hca.QPN) (source, bool) {
 	return from, ok
 }
 
-// HostMAC returns the destination MAC of unicast frames for ip, or false if the slow path must find the station.
-func (s *Snapshot) HostMAC(ip netip.Addr) (ipoib.MAC, bool) {
+// StationMAC returns the destination MAC of unicast frames for ip, or false if the slow path must find the station.
+func (s *Snapshot) StationMAC(ip netip.Addr) (ipoib.MAC, bool) {
 	for i := range s.given {
 		if s.given[i] == ip {
 			return s.home, true
 		}
 	}
-	if s.here != nil {
+	known := false
+	if s.places != nil {
 		key := keyOfIP(ip)
-		if m, ok := s.here[key.shardOf()][key]; ok {
+		var m ipoib.MAC
+		if m, known = s.places[key.shardOf()][key]; !m.IsZero() {
 			return m, true
 		}
 	}
-	if s.links.local(ip) {
+	local, all := s.links.find(ip)
+	switch {
+	case all:
+		return ipoib.Broadcast, true
+	case local && !known:
 		return ipoib.MAC{}, false
+	case ip.Is6():
+		return s.fallback6, true
 	}
-	if ip.Is4() {
-		return s.fallback4, true
-	}
-	return s.fallback6, true
+	return s.home, true
 }
 
 // maxCompared is up to how many addresses of the host a comparison with each is faster than a lookup.
@@ -155,6 +159,9 @@ func (s *Snapshot) FromHost(src ipoib.MAC) bool {
 	mark(m)
 	return true
 }
+
+// IsHost reports whether src is the MAC of ib0 or its master.
+func (s *Snapshot) IsHost(src ipoib.MAC) bool { return src == s.own || src == s.home }
 
 // station returns the mark of a station behind ib0, or nil if there is no such station.
 func (s *Snapshot) station(m ipoib.MAC) *atomic.Bool {

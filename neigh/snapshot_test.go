@@ -116,7 +116,7 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 		s.Group(stranger)
 		s.PeerMAC(peerB.gid, peerB.qpn)
 		s.PeerMAC(stranger, 5)
-		s.HostMAC(selfIP)
+		s.StationMAC(selfIP)
 		s.FromHost(ownMAC)
 		s.Self(stranger, 5)
 	}); n != 0 {

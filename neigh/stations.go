@@ -1,7 +1,6 @@
 package neigh
 
 import (
-	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -14,14 +13,15 @@ import (
 // station is a MAC on the host's side, with its IP addresses. The wire has no MACs, so a frame for the host goes to the
 // station that has its IP address.
 type station struct {
-	mac   ipoib.MAC
-	ips   []netip.Addr // the latest claim last
-	fixed bool         // its addresses are known from netlink: no claim takes them away
-	seen  time.Time    // when it last sent
-	sent  *atomic.Bool // set by snapshots: it has sent since marks were last read
-
+	mac    ipoib.MAC
+	ips    []netip.Addr // the latest claim last
+	router routerKind
 	groups []membership
+	seen   time.Time    // when it last sent
+	sent   *atomic.Bool // set by snapshots: it has sent since marks were last read
 }
+
+func newStation(m ipoib.MAC) *station { return &station{mac: m, sent: new(atomic.Bool)} }
 
 // refresh reads and clears the mark of the data path.
 func (s *station) refresh(now time.Time) {
@@ -33,37 +33,41 @@ func (s *station) refresh(now time.Time) {
 // stations are the MACs on the host's side: ib0's own, and those behind it, such as the guests of a
 // bridge of which ib0 is a port, or macvlan interfaces on ib0. They claim addresses by ARP, ND or DHCP.
 type stations struct {
-	own    *station
+	master ipoib.MAC              // of the bridge of which ib0 is a port; zero: none
+	home   *station               // the addresses from netlink, at the MAC of the master, or else ib0's
+	own    *station               // ib0's MAC, and what it has claimed beyond these
 	behind []*station             // in the order in which they were first seen
-	byMAC  map[ipoib.MAC]*station // of own and behind
+	byMAC  map[ipoib.MAC]*station // own and behind
 
-	master   ipoib.MAC                // of the bridge of which ib0 is a port; zero: none
-	home     *station                 // the addresses of ib0 and its master, at the MAC of the master, or else ib0's
-	everyone *station                 // the directed broadcast addresses of the networks of home
-	byIP     map[netip.Addr]*station  // of all, home and everyone included
-	absent   map[netip.Addr]time.Time // those for which no station has answered, until when
-	links    networks                 // of home
-	router   bool                     // home is an IPv6 router
-	gate     *station                 // behind ib0, an IPv6 router; nil: none
+	links  networks                // of home
+	byIP   map[netip.Addr]*station // all
+	absent map[netip.Addr]absence
+	gate   *station // behind ib0, the IPv6 router; nil: home
 
-	up      draft[macKey, *atomic.Bool] // for the data path: marks of those behind ib0
-	down    draft[ipKey, ipoib.MAC]     // destinations of byIP and absent
+	marks   draft[macKey, *atomic.Bool] // for the data path: of those behind ib0
+	places  draft[ipKey, ipoib.MAC]     // destinations of byIP and absent; zero: the fallback
 	changed bool                        // since changes were last taken
-	found   []netip.Addr                // addresses learnt since then
+}
+
+// absence is that no station has an address.
+type absence struct {
+	until time.Time
+	last  ipoib.MAC // the station from which a peer has taken it; zero: none has answered
 }
 
 // init makes s empty. ib0 has no MAC before setOwn.
 func (s *stations) init() {
-	s.own = &station{sent: new(atomic.Bool)}
-	s.home = &station{fixed: true}
-	s.everyone = &station{mac: ipoib.Broadcast, fixed: true}
+	s.home, s.own = newStation(ipoib.MAC{}), newStation(ipoib.MAC{})
 	s.byMAC = map[ipoib.MAC]*station{{}: s.own}
 	s.byIP = make(map[netip.Addr]*station)
-	s.absent = make(map[netip.Addr]time.Time)
+	s.absent = make(map[netip.Addr]absence)
 }
 
 // is reports whether m is a station.
 func (s *stations) is(m ipoib.MAC) bool { return s.byMAC[m] != nil }
+
+// has reports whether a station has ip.
+func (s *stations) has(ip netip.Addr) bool { return s.byIP[ip] != nil }
 
 // fallback returns the station for an address that is not on the link, or that no station has answered for.
 func (s *stations) fallback(ip netip.Addr) ipoib.MAC {
@@ -73,21 +77,26 @@ func (s *stations) fallback(ip netip.Addr) ipoib.MAC {
 	return s.home.mac
 }
 
-// of returns the station for frames to ip. It returns false if a station may have the address that is not known.
+// of returns the destination of frames to ip. It returns false if a station may have the address that is not known.
 func (s *stations) of(ip netip.Addr) (ipoib.MAC, bool) {
-	if m, ok := s.entry(ip); ok {
+	m, known := s.place(ip)
+	local, all := s.links.find(ip)
+	switch {
+	case known && !m.IsZero():
 		return m, true
+	case all:
+		return ipoib.Broadcast, true
 	}
-	return s.fallback(ip), !s.links.local(ip)
+	return s.fallback(ip), known || !local
 }
 
-// entry is of for the addresses that are known one by one.
-func (s *stations) entry(ip netip.Addr) (ipoib.MAC, bool) {
+// place returns what the data path is shown about an address.
+func (s *stations) place(ip netip.Addr) (m ipoib.MAC, ok bool) {
 	if st := s.byIP[ip]; st != nil {
 		return st.mac, true
 	}
-	_, absent := s.absent[ip]
-	return s.fallback(ip), absent
+	a, ok := s.absent[ip]
+	return a.last, ok
 }
 
 // dest is of, with the fallback for what is not known.
@@ -96,14 +105,30 @@ func (s *stations) dest(ip netip.Addr) ipoib.MAC {
 	return m
 }
 
-// has reports whether one station has ip.
-func (s *stations) has(ip netip.Addr) bool {
-	st := s.byIP[ip]
-	return st != nil && st != s.everyone
+// to is of for packets to any address, or sent to a group.
+func (s *stations) to(ip netip.Addr, group bool) (ipoib.MAC, bool) {
+	switch {
+	case ip.IsMulticast():
+		return ipoib.GroupMAC(ip), true
+	case group || !isUnicast(ip):
+		return ipoib.Broadcast, true
+	}
+	return s.of(ip)
 }
 
-// none reports whether no address is known.
-func (s *stations) none() bool { return len(s.byIP) == 0 }
+// each yields the stations, ib0's own first.
+func (s *stations) each() iter.Seq[*station] {
+	return func(yield func(*station) bool) {
+		if !yield(s.own) {
+			return
+		}
+		for _, st := range s.behind {
+			if !yield(st) {
+				return
+			}
+		}
+	}
+}
 
 // all yields the addresses of all stations: those of home first, and the others in the order of their stations.
 func (s *stations) all() iter.Seq[netip.Addr] {
@@ -118,20 +143,6 @@ func (s *stations) all() iter.Seq[netip.Addr] {
 				if !yield(ip) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// each yields all stations, ib0's own first.
-func (s *stations) each() iter.Seq[*station] {
-	return func(yield func(*station) bool) {
-		if !yield(s.own) {
-			return
-		}
-		for _, st := range s.behind {
-			if !yield(st) {
-				return
 			}
 		}
 	}
@@ -157,34 +168,33 @@ func (s *stations) source(target, wish netip.Addr) netip.Addr {
 
 // setOwn sets ib0's own MAC.
 func (s *stations) setOwn(m ipoib.MAC, now time.Time) {
-	if st := s.byMAC[m]; st != nil && st != s.own {
+	if st := s.byMAC[m]; st != nil && st != s.own { // a former process has handed it over
+		s.own.router = max(s.own.router, st.router)
 		s.remove(st)
 	}
 	delete(s.byMAC, s.own.mac)
 	s.byMAC[m] = s.own
 	s.own.mac, s.own.seen, s.own.sent = m, now, new(atomic.Bool)
-	s.readdress()
+	s.rehome()
 }
 
 // setMaster records the MAC of ib0's master, or zero.
 func (s *stations) setMaster(m ipoib.MAC) {
 	if m != s.master {
 		s.master = m
-		s.readdress()
+		s.rehome()
 	}
 }
 
-// readdress shows the data path where the addresses are that depend on ib0's MAC, its master's, or the router.
-func (s *stations) readdress() {
+// rehome shows the data path where ib0's addresses are, and its master's.
+func (s *stations) rehome() {
 	if s.home.mac = s.master; s.master.IsZero() {
 		s.home.mac = s.own.mac
 	}
 	for _, ip := range slices.Concat(s.home.ips, s.own.ips) {
 		s.show(ip)
 	}
-	for ip := range s.absent {
-		s.show(ip)
-	}
+	s.chooseGate()
 	s.changed = true // the snapshot's own fields
 }
 
@@ -195,23 +205,15 @@ func (s *stations) setGiven(addrs []netip.Prefix) (added bool) {
 		return false
 	}
 	added = slices.ContainsFunc(ips, func(ip netip.Addr) bool { return !s.has(ip) })
-	s.links = links
-	s.setIPs(s.home, ips)
-	s.setIPs(s.everyone, slices.DeleteFunc(links.broadcasts(), func(ip netip.Addr) bool { return slices.Contains(ips, ip) }))
+	s.links, s.changed = links, true
+	s.vacateAll(s.home)
+	for _, ip := range ips {
+		s.assign(s.home, ip)
+	}
 	return added
 }
 
-// setIPs replaces the addresses of a station.
-func (s *stations) setIPs(st *station, ips []netip.Addr) {
-	for _, ip := range slices.Clone(st.ips) {
-		s.vacate(ip)
-	}
-	for _, ip := range ips {
-		s.assign(st, ip)
-	}
-}
-
-// assign gives an address to a station, and takes it from the one that had it.
+// assign gives an address to a station, and takes it from its former holder.
 func (s *stations) assign(st *station, ip netip.Addr) {
 	s.vacate(ip)
 	st.ips = append(st.ips, ip)
@@ -219,9 +221,9 @@ func (s *stations) assign(st *station, ip netip.Addr) {
 	s.show(ip)
 }
 
-// vacate takes an address from the station that has it, and forgets that none answered for it.
+// vacate takes an address from its holder, and from the absent ones.
 func (s *stations) vacate(ip netip.Addr) {
-	if _, known := s.entry(ip); !known {
+	if _, known := s.place(ip); !known {
 		return
 	}
 	if st := s.byIP[ip]; st != nil {
@@ -232,29 +234,35 @@ func (s *stations) vacate(ip netip.Addr) {
 	s.show(ip)
 }
 
+func (s *stations) vacateAll(st *station) {
+	for len(st.ips) > 0 {
+		s.vacate(st.ips[0])
+	}
+}
+
 // show shows the data path where an address is. It must be called when that has changed.
 func (s *stations) show(ip netip.Addr) {
 	k := keyOfIP(ip)
-	if m, ok := s.entry(ip); ok {
-		s.down.shard(k.shardOf())[k] = m
+	if m, ok := s.place(ip); ok {
+		s.places.shard(k.shardOf())[k] = m
 	} else {
-		delete(s.down.shard(k.shardOf()), k)
+		delete(s.places.shard(k.shardOf()), k)
 	}
 	s.changed = true
 }
 
 // admit reports whether a frame from src, a unicast address, may pass. It learns src as a station, if there is
-// room.
+// room. There always is for the host itself, in the name of its bridge.
 func (s *stations) admit(src ipoib.MAC, now time.Time) bool {
 	st := s.byMAC[src]
 	if st == nil {
-		if len(s.behind) >= maxStations && !s.makeRoom(now) {
+		if len(s.behind) >= maxStations && src != s.master && !s.makeRoom(now) {
 			return false
 		}
-		st = &station{mac: src, sent: new(atomic.Bool)}
+		st = newStation(src)
 		s.behind, s.byMAC[src] = append(s.behind, st), st
 		key := keyOf(src)
-		s.up.shard(key.shardOf())[key] = st.sent
+		s.marks.shard(key.shardOf())[key] = st.sent
 		s.changed = true
 	}
 	st.seen = now
@@ -262,32 +270,43 @@ func (s *stations) admit(src ipoib.MAC, now time.Time) bool {
 }
 
 // makeRoom removes the station that has been silent for longest, one without an address first. One with an address
-// stays for stationAge.
+// stays for stationAge. The bridge stays, and what the data path has seen in the meantime.
 func (s *stations) makeRoom(now time.Time) bool {
+	var victim *station
 	for _, st := range s.behind {
-		st.refresh(now)
+		switch {
+		case st.mac == s.master:
+		case st.sent.Load():
+			st.refresh(now)
+		case victim == nil || st.before(victim):
+			victim = st
+		}
 	}
-	st := slices.MinFunc(s.behind, func(a, b *station) int {
-		return cmp.Or(cmp.Compare(min(len(a.ips), 1), min(len(b.ips), 1)), a.seen.Compare(b.seen))
-	})
-	if len(st.ips) > 0 && now.Sub(st.seen) < stationAge {
+	if victim == nil || len(victim.ips) > 0 && now.Sub(victim.seen) < stationAge {
 		return false
 	}
-	s.remove(st)
+	s.remove(victim)
 	return true
+}
+
+// before reports whether s is to be removed before other.
+func (s *station) before(other *station) bool {
+	if bare := len(s.ips) == 0; bare != (len(other.ips) == 0) {
+		return bare
+	}
+	return s.seen.Before(other.seen)
 }
 
 // remove forgets a station behind ib0, and its addresses.
 func (s *stations) remove(st *station) {
-	s.setIPs(st, nil)
-	if s.gate == st {
-		s.gate = nil
-		s.readdress()
-	}
+	s.vacateAll(st)
 	s.behind = slices.DeleteFunc(s.behind, func(other *station) bool { return other == st })
 	delete(s.byMAC, st.mac)
 	key := keyOf(st.mac)
-	delete(s.up.shard(key.shardOf()), key)
+	delete(s.marks.shard(key.shardOf()), key)
+	if st.router != notRouter {
+		s.chooseGate()
+	}
 	s.changed = true
 }
 
@@ -296,22 +315,27 @@ func (s *stations) clear() {
 	for _, st := range slices.Clone(s.behind) {
 		s.remove(st)
 	}
-	s.setIPs(s.own, nil)
+	s.vacateAll(s.own)
 	s.own.groups = nil
 	for ip := range s.absent {
 		s.vacate(ip)
 	}
-	s.router = false
 }
 
 // full reports whether there is no room for another MAC or address behind ib0.
 func (s *stations) full() bool { return len(s.behind) >= maxStations || len(s.byIP) >= maxStationIPs }
 
-// claim records that a station has claimed ip. The latest claim wins. It returns false if there is no room.
+// claim records that a station has claimed ip. The latest claim wins, but for the addresses from netlink. It returns
+// false if there is no room.
 func (s *stations) claim(m ipoib.MAC, ip netip.Addr) bool {
 	st, former := s.byMAC[m], s.byIP[ip]
+	_, all := s.links.find(ip)
 	switch {
-	case st == nil || st == former || former != nil && former.fixed:
+	case st == nil || all || former == s.home:
+		return true
+	case st == former: // the latest is the last
+		i := slices.Index(st.ips, ip)
+		st.ips = append(slices.Delete(st.ips, i, i+1), ip)
 		return true
 	case len(st.ips) >= maxIPsPerStation:
 		s.vacate(st.ips[0])
@@ -319,41 +343,33 @@ func (s *stations) claim(m ipoib.MAC, ip netip.Addr) bool {
 		return false
 	}
 	s.assign(st, ip)
-	s.found = append(s.found, ip)
 	return true
 }
 
-// release records that a peer has claimed ip. If a station had it by a claim, it has moved away.
-func (s *stations) release(ip netip.Addr) {
-	if st := s.byIP[ip]; st == nil || !st.fixed {
-		s.vacate(ip)
+// leave records that a peer has claimed ip, so that a station that had it by a claim has it no longer. The claim may be
+// forged: what is still sent here for the address goes to that station for a while.
+func (s *stations) leave(ip netip.Addr, now time.Time) {
+	last, _ := s.place(ip)
+	if s.byIP[ip] == s.home {
+		return
+	}
+	if s.vacate(ip); !last.IsZero() {
+		s.lack(ip, absence{now.Add(absentFor), last})
 	}
 }
 
 // lacks records that no station has answered for ip. For a while its frames go to the fallback.
 func (s *stations) lacks(ip netip.Addr, now time.Time) {
-	if _, known := s.of(ip); !known && len(s.absent) < maxAbsent {
-		s.absent[ip] = now.Add(absentFor)
+	if _, known := s.of(ip); !known {
+		s.lack(ip, absence{until: now.Add(absentFor)})
+	}
+}
+
+func (s *stations) lack(ip netip.Addr, a absence) {
+	if len(s.absent) < maxAbsent {
+		s.absent[ip] = a
 		s.show(ip)
 	}
-}
-
-// routes records that a station is an IPv6 router. One that only says so in neighbour advertisements, as each machine
-// with containers does, is one if there is no other.
-func (s *stations) routes(m ipoib.MAC, advert bool) {
-	switch st := s.byMAC[m]; {
-	case m == s.home.mac:
-		s.router = true
-	case st != nil && st != s.gate && (advert || s.gate == nil && !s.router):
-		s.gate = st
-		s.readdress()
-	}
-}
-
-// isRouter reports whether an address is that of an IPv6 router.
-func (s *stations) isRouter(ip netip.Addr) bool {
-	st := s.byIP[ip]
-	return st != nil && (st == s.gate || s.router && st.mac == s.home.mac)
 }
 
 // sweep forgets the stations that have been silent for stationAge, and asks again for absent addresses.
@@ -366,15 +382,12 @@ func (s *stations) sweep(now time.Time) {
 			s.remove(st)
 		}
 	}
-	for ip, until := range s.absent {
-		if !until.After(now) {
+	for ip, a := range s.absent {
+		if !a.until.After(now) {
 			s.vacate(ip)
 		}
 	}
 }
-
-// idle reports whether sweep has nothing to do.
-func (s *stations) idle() bool { return len(s.behind)+len(s.absent) == 0 }
 
 // ipKey is an IP address as a key: lookups of it are faster than of a netip.Addr, whose zone is a pointer.
 type ipKey [16]byte

@@ -18,10 +18,11 @@ type naiveStations struct {
 	own, master ipoib.MAC
 	given       []netip.Prefix
 	seen        map[ipoib.MAC]time.Time // those behind ib0
+	order       []ipoib.MAC             // of their first frames
 	claims      []naiveClaim            // at most one for an address, the latest last
-	absent      map[netip.Addr]time.Time
+	absent      map[netip.Addr]absence
+	router      map[ipoib.MAC]routerKind
 	gate        ipoib.MAC // zero: none
-	router      bool      // at home
 }
 
 // naiveClaim is a claim of an address, by ib0 itself if mac is zero.
@@ -50,14 +51,17 @@ func (n *naiveStations) of(ip netip.Addr) (ipoib.MAC, bool) {
 	if n.isGiven(ip) {
 		return n.home(), true
 	}
-	if n.isBroadcast(ip) {
+	a, absent := n.absent[ip]
+	switch {
+	case !a.last.IsZero():
+		return a.last, true
+	case n.isBroadcast(ip):
 		return ipoib.Broadcast, true
 	}
 	to := n.home()
 	if ip.Is6() && !n.gate.IsZero() {
 		to = n.gate
 	}
-	_, absent := n.absent[ip]
 	local, any := ip.IsLinkLocalUnicast(), false
 	for _, p := range n.given {
 		if !p.Addr().IsLinkLocalUnicast() && p.Addr().Is4() == ip.Is4() {
@@ -86,7 +90,7 @@ func (n *naiveStations) claim(m ipoib.MAC, ip netip.Addr) {
 	} else if !known {
 		return
 	}
-	if n.isGiven(ip) || n.isBroadcast(ip) || slices.Contains(n.claims, naiveClaim{m, ip}) {
+	if n.isGiven(ip) || n.isBroadcast(ip) {
 		return
 	}
 	n.release(ip)
@@ -105,8 +109,21 @@ func (n *naiveStations) claim(m ipoib.MAC, ip netip.Addr) {
 
 func (n *naiveStations) forget(m ipoib.MAC) {
 	delete(n.seen, m)
+	n.order = slices.DeleteFunc(n.order, func(other ipoib.MAC) bool { return other == m })
 	n.claims = slices.DeleteFunc(n.claims, func(c naiveClaim) bool { return c.mac == m })
-	if n.gate == m {
+	delete(n.router, m)
+	n.choose()
+}
+
+// choose chooses the router: the best, and of several that at home, or else the present one, or else the first seen.
+func (n *naiveStations) choose() {
+	best := n.home()
+	for _, m := range slices.Concat([]ipoib.MAC{n.gate, n.own}, n.order) {
+		if n.router[m] > n.router[best] {
+			best = m
+		}
+	}
+	if n.gate = best; best == n.home() {
 		n.gate = ipoib.MAC{}
 	}
 }
@@ -125,32 +142,36 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 		var s stations
 		s.init()
 		now := time.Unix(1e9, 0)
-		n := naiveStations{seen: map[ipoib.MAC]time.Time{}, absent: map[netip.Addr]time.Time{}}
+		n := naiveStations{seen: map[ipoib.MAC]time.Time{}, absent: map[netip.Addr]absence{}, router: map[ipoib.MAC]routerKind{}}
+		n.own = macs[0]
+		s.setOwn(n.own, now)
 		mac := func(t *rapid.T) ipoib.MAC { return pick(t, "MAC", macs) }
 		rt.Repeat(map[string]func(*rapid.T){
 			"own": func(t *rapid.T) {
 				m := mac(t)
 				s.setOwn(m, now)
-				if !n.seen[m].IsZero() {
+				if m != n.own {
+					kind := max(n.router[n.own], n.router[m])
 					n.forget(m)
-				}
-				if !n.own.IsZero() && n.gate == n.own {
-					n.gate = m
+					delete(n.router, n.own)
+					n.router[m] = kind
+					if n.gate == n.own {
+						n.gate = m
+					}
 				}
 				n.own = m
+				n.choose()
 			},
 			"master": func(t *rapid.T) {
 				n.master = pick(t, "master", append(macs, ipoib.MAC{}))
 				s.setMaster(n.master)
+				n.choose()
 			},
 			"given": func(t *rapid.T) {
 				n.given = nil
 				for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom(prefixes), 0, 3, rapid.ID).Draw(t, "given") {
 					n.given = append(n.given, netip.MustParsePrefix(p))
 					n.release(netip.MustParsePrefix(p).Addr())
-				}
-				if n.isBroadcast(ip("10.0.0.255")) {
-					n.release(ip("10.0.0.255"))
 				}
 				s.setGiven(n.given)
 			},
@@ -159,8 +180,10 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 				if !s.admit(m, now) {
 					t.Fatal("refused")
 				}
-				if m != n.own {
-					n.seen[m] = now
+				if _, known := n.seen[m]; m != n.own {
+					if n.seen[m] = now; !known {
+						n.order = append(n.order, m)
+					}
 				}
 			},
 			"claims": func(t *rapid.T) {
@@ -173,24 +196,40 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 			},
 			"moved to a peer": func(t *rapid.T) {
 				ip := pick(t, "IP", ips)
-				s.release(ip)
-				n.release(ip)
+				s.leave(ip, now)
+				last := n.absent[ip].last
+				for _, c := range n.claims {
+					if c.ip == ip {
+						if last = c.mac; last.IsZero() {
+							last = n.own
+						}
+					}
+				}
+				if n.isGiven(ip) {
+					return
+				}
+				if n.release(ip); !last.IsZero() {
+					n.absent[ip] = absence{now.Add(absentFor), last}
+				}
 			},
 			"unanswered": func(t *rapid.T) {
 				ip := pick(t, "IP", ips)
 				if _, known := n.of(ip); !known {
-					n.absent[ip] = now.Add(absentFor)
+					n.absent[ip] = absence{until: now.Add(absentFor)}
 				}
 				s.lacks(ip, now)
 			},
 			"router": func(t *rapid.T) {
-				m, advert := mac(t), rapid.Bool().Draw(t, "advertisement")
-				s.routes(m, advert)
-				switch _, known := n.seen[m]; {
-				case m == n.home():
-					n.router = true
-				case (known || m == n.own) && (advert || n.gate.IsZero() && !n.router):
-					n.gate = m
+				m, nd := mac(t), pick(t, "message", []ipoib.ND{
+					{Type: ipoib.NDRouterAdvert, Lifetime: 1},
+					{Type: ipoib.NDRouterAdvert},
+					{Type: ipoib.NDNeighborAdvert, Flags: ipoib.NAFlagRouter},
+					{Type: ipoib.NDNeighborAdvert},
+				})
+				s.sentND(m, nd)
+				if _, known := n.seen[m]; known || m == n.own {
+					n.router[m] = n.router[m].after(nd)
+					n.choose()
 				}
 			},
 			"time": func(t *rapid.T) {
@@ -201,7 +240,7 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 						n.forget(m)
 					}
 				}
-				maps.DeleteFunc(n.absent, func(_ netip.Addr, until time.Time) bool { return !until.After(now) })
+				maps.DeleteFunc(n.absent, func(_ netip.Addr, a absence) bool { return !a.until.After(now) })
 			},
 			"": func(t *rapid.T) {
 				if err := s.check(); err != nil {
@@ -229,5 +268,5 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 func compareMAC(a, b ipoib.MAC) int { return slices.Compare(a[:], b[:]) }
 
 func (n naiveStations) String() string {
-	return fmt.Sprintf("own %v master %v given %v seen %v claims %v absent %v gate %v", n.own, n.master, n.given, n.seen, n.claims, n.absent, n.gate)
+	return fmt.Sprintf("own %v master %v given %v seen %v claims %v absent %v routers %v gate %v", n.own, n.master, n.given, n.seen, n.claims, n.absent, n.router, n.gate)
 }

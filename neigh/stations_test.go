@@ -13,13 +13,13 @@ import (
 // check checks the bounds of s, and that its indexes agree.
 func (s *stations) check() error {
 	ips, macs := 0, 0
-	for _, st := range slices.Concat([]*station{s.home, s.everyone, s.own}, s.behind) {
+	for _, st := range slices.Concat([]*station{s.home, s.own}, s.behind) {
 		for _, ip := range st.ips {
 			if ips++; s.byIP[ip] != st {
 				return fmt.Errorf("%v is not at %v alone", ip, st.mac)
 			}
 		}
-		if st.fixed {
+		if st == s.home {
 			continue
 		}
 		macs++
@@ -27,28 +27,18 @@ func (s *stations) check() error {
 			return fmt.Errorf("inconsistent station %+v", st)
 		}
 	}
-	if macs != len(s.byMAC) || ips != len(s.byIP) || len(s.behind) > maxStations || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.home.ips) > maxHostAddrs {
+	if macs != len(s.byMAC) || ips != len(s.byIP) || len(s.behind) > maxStations+1 || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.home.ips) > maxHostAddrs {
 		return fmt.Errorf("%d stations of %d with %d addresses of %d, %d absent, %d given", macs, len(s.byMAC), ips, len(s.byIP), len(s.absent), len(s.home.ips))
 	}
-	down := map[netip.Addr]bool{}
-	for ip := range s.byIP {
-		down[ip] = true
-	}
-	for ip := range s.absent {
-		if down[ip] {
-			return fmt.Errorf("%v is absent, and known", ip)
-		}
-		down[ip] = true
-	}
-	shown := allOf(s.down.table)
+	shown := allOf(s.places.table)
 	for k, mac := range shown {
 		ip := netip.AddrFrom16(k).Unmap()
-		if want, ok := s.of(ip); !ok || want != mac || !down[ip] {
+		if want, ok := s.place(ip); !ok || want != mac {
 			return fmt.Errorf("%v is shown at %v, is at %v", ip, mac, want)
 		}
 	}
-	if len(shown) != len(down) {
-		return fmt.Errorf("%d addresses are shown, want %d", len(shown), len(down))
+	if len(shown) != len(s.byIP)+len(s.absent) {
+		return fmt.Errorf("%d addresses are shown, want %d and %d", len(shown), len(s.byIP), len(s.absent))
 	}
 	return nil
 }
@@ -115,7 +105,7 @@ func BenchmarkStations(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				i = (i + 7) % len(ips)
-				if _, ok := s.HostMAC(ips[i]); !ok || !s.FromHost(macs[i]) {
+				if _, ok := s.StationMAC(ips[i]); !ok || !s.FromHost(macs[i]) {
 					b.Fatal(ips[i], macs[i])
 				}
 			}

@@ -10,10 +10,10 @@ type Reason uint8
 const (
 	DropRunt         Reason = iota // too short for its headers, or no valid IP header
 	DropOversize                   // longer than the MTU
-	DropEtherType                  // not carried by IPoIB, or from the fabric and neither ARP, RARP, ND nor an echo
+	DropEtherType                  // not carried by IPoIB
 	DropBadSource                  // source MAC is zero or multicast, or source GID or QPN is impossible
 	DropStationsFull               // from a MAC behind ib0, of which there are too many
-	DropLoopedMAC                  // from the host, with the MAC of a peer: a loop behind ib0
+	DropLoopedMAC                  // from the host, with the MAC of a peer, or the one that others give to this interface: a loop
 	DropToSelf                     // from the host to its own MAC
 	DropOwnAnswer                  // a report of groups that answers the table's own query
 	DropDetached                   // no QP

@@ -61,7 +61,7 @@ func (n *notices) admit(e endpoint, now time.Time) bool {
 func (n *notices) answer(e endpoint, p *peer) {
 	now := n.step.now
 	switch {
-	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || n.host.stations.none():
+	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || len(n.host.stations.byIP) == 0:
 		n.step.stats.StraysUnanswerable++
 	case now.Before(n.last[e].at.Add(n.last[e].pause)):
 		n.step.stats.StraysPaused++

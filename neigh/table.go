@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/ud/ipoib"
 )
 
 // Table is the neighbour table of one interface. It is passive and must be used
@@ -47,15 +46,15 @@ func New(conf Config) *Table {
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.translator = translator{
-		step: s, host: h, peers: &t.peers, rfc4390: conf.RFC4390, clients: dhcpClients{byXID: make(map[uint32]ipoib.MAC)},
+		step: s, host: h, peers: &t.peers, rfc4390: conf.RFC4390, clients: make(dhcpClients),
 	}
 	t.resolver = resolver{
-		step: s, interval: resolveInterval, tries: resolveTries, bytes: maxKeptBytes, byIP: make(map[netip.Addr]*resolution),
+		step: s, interval: resolveInterval, tries: resolveTries, bytes: maxKeptBytes, share: maxResolutions, byIP: make(map[netip.Addr]*resolution),
 		ask:    func(r *resolution) { h.sendRequest(h.stations.source(r.ip, r.src), r.ip) },
 		giveUp: func(r *resolution) { s.dropKept(&r.kept, DropUnresolved) },
 	}
 	t.seeker = resolver{
-		step: s, interval: seekInterval, tries: seekTries, bytes: maxSoughtBytes, byIP: make(map[netip.Addr]*resolution),
+		step: s, interval: seekInterval, tries: seekTries, bytes: maxSoughtBytes, share: maxSoughtPerPeer, byIP: make(map[netip.Addr]*resolution),
 		ask: t.seek, giveUp: t.unanswered,
 	}
 	t.querier = querier{step: s, host: h, peers: &t.peers}
@@ -182,7 +181,7 @@ func (t *Table) schedule() {
 	if t.marksDue.IsZero() && !t.idle && len(t.peers.live.byEndpoint) > 0 {
 		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || !t.host.stations.idle()) {
+	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || len(t.host.stations.behind)+len(t.host.stations.absent) > 0) {
 		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }

@@ -36,7 +36,7 @@ import (
 //	arp request|reply IP > IP
 //	rs|ra|ns|na|redirect IP > IP [target IP] [link MAC or NAME]
 //	ip IP > IP
-//	join IP...|leave IP...     from the host: IGMP or MLD
+//	join|leave|report IP...    from the host: IGMP or MLD; a report answers a query
 //	query from IP              IGMP or MLD
 //	echo request|reply id N    from the fabric
 //
@@ -221,7 +221,8 @@ func (p *player) event(w []string) Event {
 		return given(ipList(w[1:])...)
 	case "port":
 		if len(w) > 1 {
-			return HostPort{Up: true, Master: p.macArg(w[1])}
+			m := p.macArg(w[1])
+			return HostPort{Up: true, Bridge: int(m[5]), Master: m}
 		}
 		return HostPort{Up: true}
 	case "neighbours":
@@ -288,13 +289,14 @@ func (p *player) hostEvent(w []string) Event {
 		return hostARP(src, dst, arpOp(w[1]), w[2], w[4])
 	case "ip":
 		return hostIP(src, dst, ip(w[1]), ip(w[3]))
-	case "join", "leave":
+	case "join", "leave", "report":
+		kind := map[string]byte{"join": recordJoin, "leave": recordLeave, "report": recordIs}[w[0]]
 		groups := ipList(w[1:])
 		to := ip("224.0.0.22")
 		if groups[0].Is6() {
 			to = ip("ff02::16")
 		}
-		return FromHost{append(newFrame(ipoib.GroupMAC(to), src, etherTypeFor(to)), groupReport(w[0] == "join", groups)...)}
+		return FromHost{append(newFrame(ipoib.GroupMAC(to), src, etherTypeFor(to)), groupReport(kind, groups)...)}
 	case "query":
 		packet := ipoib.AppendMembershipQuery(nil, ip(w[2]))
 		to, _ := ipoib.DestIP(etherTypeFor(ip(w[2])), packet)

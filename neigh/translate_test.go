@@ -221,6 +221,9 @@ func TestTruncations(t *testing.T) {
 		for n := range whole.Msg {
 			part := whole
 			part.Msg = whole.Msg[:n]
+			if typ, body, _ := ipoib.ParseHeader(part.Msg); typ == ipoib.EtherTypeIPv6 && len(body) >= 40 && !ipoib.IsND(body) {
+				continue // an IPv6 packet of any kind
+			}
 			if out := b.step(part); len(out) != 0 {
 				t.Fatalf("a message of %d bytes: actions %v, want none", n, out)
 			}

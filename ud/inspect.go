@@ -42,10 +42,10 @@ type message struct {
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
-//  8. echoes, and ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  8. echoes, and ARP, RARP, ND and DHCP, whose bodies carry link addresses: slow path
 //  9. no IP header of the version that the type requires: Malformed
-//  10. a query of IGMP or MLD; an address that is not known on the host's side: slow path, of a
-//     large receive UnknownStation, of which leaveLast keeps the last segment for the slow path
+//  10. a query of IGMP or MLD, or an unknown station: slow path. Of a large receive for an unknown
+//     station, leaveLast keeps the last segment for the slow path; the others are UnknownStation
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -162,7 +162,7 @@ func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) (dst ipoib.MAC, ok bool) 
 	case toGroup:
 		return ipoib.Broadcast, true
 	}
-	return r.peers.HostMAC(ip)
+	return r.peers.StationMAC(ip)
 }
 
 // ethernet turns the message into a frame for the sink, in place: virtio and

@@ -151,9 +151,10 @@ func (p *onePeer) Group(hca.GID) (hca.UDDest, bool) { return hca.UDDest{}, false
 func (p *onePeer) PeerMAC(gid hca.GID, _ hca.QPN) (ipoib.MAC, *atomic.Uint64) {
 	return macOf(gid), &p.heard
 }
-func (p *onePeer) InUse(hca.GID, hca.QPN) bool          { return false }
-func (p *onePeer) HostMAC(netip.Addr) (ipoib.MAC, bool) { return macOf(p.self.gid), true }
-func (p *onePeer) FromHost(src ipoib.MAC) bool          { return src == macOf(p.self.gid) }
+func (p *onePeer) InUse(hca.GID, hca.QPN) bool             { return false }
+func (p *onePeer) IsHost(src ipoib.MAC) bool               { return src == macOf(p.self.gid) }
+func (p *onePeer) StationMAC(netip.Addr) (ipoib.MAC, bool) { return macOf(p.self.gid), true }
+func (p *onePeer) FromHost(src ipoib.MAC) bool             { return src == macOf(p.self.gid) }
 func (p *onePeer) Self(gid hca.GID, qpn hca.QPN) bool {
 	return gid == p.self.gid && qpn == p.self.qp.Num()
 }

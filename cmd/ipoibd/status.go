@@ -195,7 +195,7 @@ func (p *printer) printInterface(f *report.Interface) {
 			text += "; member of " + strings.Join(st.Groups, ", ")
 		}
 		if st.Default && len(f.Stations) > 1 {
-			text += "; gets what is sent to unknown addresses"
+			text += "; default for unknown addresses"
 		}
 		p.line("  station %s\t%s", st.MAC, text)
 	}

@@ -120,7 +120,7 @@ func TestStatusShowsTheFactsThatMatter(t *testing.T) {
 
 func TestStatusVerboseShowsTheRest(t *testing.T) {
 	contains(t, printed(t, sample(), true),
-		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01\n", "station 02:00:00:00:00:01 no address; gets what is sent to unknown addresses\n",
+		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01\n", "station 02:00:00:00:00:01 no address; default for unknown addresses\n",
 		"station 02:00:00:00:00:02 10.0.0.8, fe80::8; IPv6 router; member of 239.1.1.1\n",
 		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12::", "by 239.0.0.1\n",
 		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2, fe80::2\n", "AH none\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",

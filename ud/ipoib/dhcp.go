@@ -20,6 +20,7 @@ const (
 	dhcpFlags      = 10
 	dhcpCIAddr     = 12
 	dhcpYIAddr     = 16
+	dhcpGIAddr     = 24
 	dhcpCHAddr     = 28
 	dhcpSName      = 44
 	dhcpCookie     = 236
@@ -58,7 +59,8 @@ func IsDHCP(t EtherType, packet []byte) bool {
 
 // DHCP is what a link must know of a DHCP message.
 type DHCP struct {
-	Reply  bool       // of a server, or for one
+	Reply  bool       // of a server
+	Relay  bool       // a reply for a relay agent (RFC 2131 section 4.1)
 	ACK    bool       // the client has the address Yours from now on
 	XID    uint32     // by which a client knows the answers to it
 	Client MAC        // the hardware address of the client; zero: the message has the form of RFC 4390
@@ -76,6 +78,7 @@ func ParseDHCP(packet []byte) (DHCP, error) {
 		Reply: m[dhcpOp] == dhcpReply, XID: binary.BigEndian.Uint32(m[dhcpXID:]),
 		Yours: netip.AddrFrom4([4]byte(m[dhcpYIAddr:])),
 	}
+	d.Relay = d.Reply && binary.BigEndian.Uint32(m[dhcpGIAddr:]) != 0
 	if m[dhcpHType] == dhcpEthernet {
 		d.Client = MAC(m[dhcpCHAddr:])
 	}
@@ -129,7 +132,7 @@ func findOption(m []byte, code byte) (at, end int) {
 
 // WantBroadcast has the server broadcast its answer to a request of a client without an address: it sets the flag, in
 // place. A server would otherwise address the answer to the client's MAC, which means nothing on the fabric. Other
-// packets stay as they are. The packet is one for which [IsDHCP] returns true. A checksum that was right, and only such
+// packets stay as they are, such as those of a relay agent, which gets the answer. The packet is one for which [IsDHCP] returns true. A checksum that was right, and only such
 // a one, is right afterwards.
 func WantBroadcast(packet []byte) {
 	if m, err := dhcpOf(packet); err == nil && m[dhcpOp] == dhcpRequest {
@@ -138,7 +141,7 @@ func WantBroadcast(packet []byte) {
 }
 
 func wantBroadcast(m []byte) {
-	if binary.BigEndian.Uint32(m[dhcpCIAddr:]) == 0 {
+	if binary.BigEndian.Uint32(m[dhcpCIAddr:]) == 0 && binary.BigEndian.Uint32(m[dhcpGIAddr:]) == 0 {
 		m[dhcpFlags] |= dhcpBroadcast >> 8
 	}
 }

@@ -3,7 +3,6 @@ package ipoib
 import (
 	"encoding/binary"
 	"net/netip"
-	"time"
 
 	"ipoibd/hca/checksum"
 )
@@ -21,14 +20,12 @@ const (
 	mldDone      = 132
 	mldReportV2  = 143
 
-	protoIGMP         = 2
-	igmpMinLen        = 8
-	igmpGroup         = 4  // offset in bytes
-	mldGroup          = 8  // likewise
-	mldMinLen         = 24 // of all but a report of version 2
-	recordsOffset     = 8  // in a report of the latest version
-	mldHopLimit       = 1
-	membershipQueryV1 = 10 * time.Second // RFC 2236 section 4: the limit that a query of version 1 means
+	protoIGMP     = 2
+	igmpMinLen    = 8
+	igmpGroup     = 4 // offset in bytes
+	mldGroup      = 8 // likewise
+	recordsOffset = 8 // in a report of the latest version
+	mldHopLimit   = 1
 )
 
 // Types of a group record (RFC 3376 section 4.2.12, RFC 3810 section 5.2.12).
@@ -40,8 +37,8 @@ const (
 	recordAllow     = 5
 )
 
-// membershipMessage returns the IGMP or MLD message of a packet, and its type, or nil. A packet shorter than its
-// message is none.
+// membershipMessage returns the IGMP or MLD message of a packet. It returns nil for a packet that is shorter than its
+// message.
 func membershipMessage(t EtherType, packet []byte) (message []byte) {
 	switch {
 	case t == EtherTypeIPv4 && isVersion(packet, 4, ipv4HeaderLen) && packet[ipv4Protocol] == protoIGMP:
@@ -77,86 +74,59 @@ func IsMembershipQuery(t EtherType, packet []byte) bool {
 
 // Membership is what an IGMP or MLD message says about groups.
 type Membership struct {
-	Query  bool          // for the members of all groups
-	Within time.Duration // the time in which they answer the query
-	Joined []netip.Addr  // groups of which the sender is a member
-	Left   []netip.Addr  // groups of which it is no longer a member
+	Query  bool         // asks the members of all groups
+	Answer bool         // may answer a query: it reports no change
+	Joined []netip.Addr // groups of which the sender is a member
+	Left   []netip.Addr // groups of which it is no longer a member
 }
 
 // ParseMembership parses a packet for which [IsMembership] returns true. It takes the groups from at most limit records.
-// A message of an unknown type is an empty one. Errors: ErrTruncated, ErrFormat, ErrChecksum.
+// A message of an unknown type is an empty one, and so is a query that stations do not answer. Errors: ErrTruncated,
+// ErrFormat, ErrChecksum.
 func ParseMembership(t EtherType, packet []byte, limit int) (m Membership, err error) {
 	b := membershipMessage(t, packet)
 	if b == nil {
 		return m, ErrFormat
 	}
-	if t == EtherTypeIPv4 {
-		if checksum.Sum(b, 0) != 0xffff {
-			return m, ErrChecksum
-		}
-		return m, m.parseIGMP(b, limit)
+	pseudo, at, size := uint16(0), igmpGroup, 4
+	if t == EtherTypeIPv6 {
+		pseudo, at, size = checksum.Pseudo(packet[ipv6Source:ipv6HeaderLen], protoICMPv6, len(b)), mldGroup, 16
 	}
-	pseudo := checksum.Pseudo(packet[ipv6Source:ipv6HeaderLen], protoICMPv6, len(b))
 	switch {
 	case checksum.Sum(b, pseudo) != 0xffff:
 		return m, ErrChecksum
-	case packet[ipv6HopLimit] != mldHopLimit:
+	case t == EtherTypeIPv6 && packet[ipv6HopLimit] != mldHopLimit:
 		return m, ErrFormat
-	case b[0] != mldReportV2 && len(b) < mldMinLen:
+	case b[0] == igmpReportV3 || b[0] == mldReportV2:
+		return m, m.parseRecords(b, size, limit)
+	case len(b) < at+size:
 		return m, ErrTruncated
 	}
-	return m, m.parseMLD(b, limit)
-}
-
-func (m *Membership) parseIGMP(b []byte, limit int) error {
-	group := netip.AddrFrom4([4]byte(b[igmpGroup:]))
+	group, _ := netip.AddrFromSlice(b[at:][:size])
 	switch b[0] {
-	case igmpQuery:
-		m.Query = group.IsUnspecified()
-		m.Within = time.Duration(float(uint32(b[1]), 7)) * 100 * time.Millisecond
-		if b[1] == 0 {
-			m.Within = membershipQueryV1
-		}
-	case igmpReportV1, igmpReportV2:
+	case igmpQuery, mldQuery:
+		m.Query = group.IsUnspecified() && asksAll(t, packet)
+	case igmpReportV1, igmpReportV2, mldReport:
+		m.Answer = true
 		m.member(group, true)
-	case igmpLeave:
-		m.member(group, false)
-	case igmpReportV3:
-		return m.parseRecords(b, 4, limit)
-	}
-	return nil
-}
-
-func (m *Membership) parseMLD(b []byte, limit int) error {
-	if b[0] == mldReportV2 {
-		return m.parseRecords(b, 16, limit)
-	}
-	group := netip.AddrFrom16([16]byte(b[mldGroup:]))
-	switch b[0] {
-	case mldQuery:
-		m.Query = group.IsUnspecified()
-		m.Within = time.Duration(float(uint32(binary.BigEndian.Uint16(b[4:])), 15)) * time.Millisecond
-	case mldReport:
-		m.member(group, true)
-	case mldDone:
+	case igmpLeave, mldDone:
 		m.member(group, false)
 	}
-	return nil
+	return m, nil
 }
 
-// float returns the value of a time in a query: if the bit is set, 3 bits of exponent and a mantissa follow (RFC 3376
-// section 4.1.1, RFC 3810 section 5.1.3).
-func float(code uint32, bit int) uint32 {
-	if code < 1<<bit {
-		return code
-	}
-	exponent, mantissa := code>>(bit-3)&7, code&(1<<(bit-3)-1)
-	return (mantissa | 1<<(bit-3)) << (exponent + 3)
+// asksAll reports whether the addresses of a query are those of a general one. Stations ignore one of MLD that is not
+// from a link-local address (RFC 3810 section 5.1.14).
+func asksAll(t EtherType, packet []byte) bool {
+	from, _ := SourceIP(t, packet)
+	to, _ := DestIP(t, packet)
+	return to == allSystems || to == allNodes && from.IsLinkLocalUnicast()
 }
 
 // parseRecords parses the group records of a report, whose addresses have size bytes.
 func (m *Membership) parseRecords(b []byte, size, limit int) error {
 	records := b[recordsOffset:]
+	m.Answer = true
 	for range min(int(binary.BigEndian.Uint16(b[6:])), limit) {
 		if len(records) < 4+size {
 			return ErrTruncated
@@ -167,6 +137,7 @@ func (m *Membership) parseRecords(b []byte, size, limit int) error {
 			return ErrTruncated
 		}
 		group, _ := netip.AddrFromSlice(records[4 : 4+size])
+		m.Answer = m.Answer && records[0] <= recordIsExclude
 		switch records[0] {
 		case recordIsExclude, recordToExclude, recordAllow:
 			m.member(group, true)

@@ -40,20 +40,20 @@ func typeOf(packet []byte) EtherType {
 
 func TestParseMembership(t *testing.T) {
 	want := map[string]string{
-		"igmp_our_query":           "query within 1s",
-		"igmp_query_within_27.2s":  "query within 27.2s",
+		"igmp_our_query":           "query",
+		"igmp_query_within_27.2s":  "query",
 		"igmp_query_of_a_group":    "",
-		"igmp_query_of_version_2":  "query within 10s",
-		"igmp_query_of_version_1":  "query within 10s",
-		"igmp_report_of_version_1": "joined [239.1.1.1]",
-		"igmp_report_of_version_2": "joined [239.1.1.1]",
+		"igmp_query_of_version_2":  "query",
+		"igmp_query_of_version_1":  "query",
+		"igmp_report_of_version_1": "answer joined [239.1.1.1]",
+		"igmp_report_of_version_2": "answer joined [239.1.1.1]",
 		"igmp_leave":               "left [239.1.1.1]",
 		"igmp_report_of_version_3": "joined [239.1.1.1 239.1.1.2 239.1.1.4 239.1.1.5 239.1.1.6] left [239.1.1.3]",
-		"mld_our_query":            "query within 1s",
-		"mld_query_within_65.552s": "query within 1m5.552s",
+		"mld_our_query":            "query",
+		"mld_query_within_65.552s": "query",
 		"mld_query_of_a_group":     "",
-		"mld_query_of_version_1":   "query within 10s",
-		"mld_report_of_version_1":  "joined [ff05::1:3]",
+		"mld_query_of_version_1":   "query",
+		"mld_report_of_version_1":  "answer joined [ff05::1:3]",
 		"mld_done":                 "left [ff05::1:3]",
 		"mld_report_of_version_2":  "joined [ff05::1:3 ff02::1:ff00:7 ff05::5] left [ff05::4]",
 	}
@@ -80,7 +80,10 @@ func TestParseMembership(t *testing.T) {
 func describeMembership(m Membership) string {
 	var out []string
 	if m.Query {
-		out = append(out, "query within "+m.Within.String())
+		out = append(out, "query")
+	}
+	if m.Answer {
+		out = append(out, "answer")
 	}
 	if len(m.Joined) > 0 {
 		out = append(out, fmt.Sprintf("joined %v", m.Joined))

@@ -32,6 +32,7 @@ const (
 	ndCode         = ipv6HeaderLen + 1
 	ndChecksum     = ipv6HeaderLen + 2
 	ndFlags        = ipv6HeaderLen + 4
+	ndLifetime     = ipv6HeaderLen + 6 // of a router
 	ndTarget       = ipv6HeaderLen + 8
 	ndRedirectDest = ipv6HeaderLen + 24
 
@@ -59,7 +60,8 @@ func ndFixedLen(msgType uint8) int {
 // addresses.
 type ND struct {
 	Type     uint8
-	Flags    uint8 // of a neighbour advertisement; else 0
+	Flags    uint8  // of a neighbour advertisement; else 0
+	Lifetime uint16 // of a router advertisement, in seconds; 0: the sender is no default router
 	Src, Dst netip.Addr
 	Target   netip.Addr // of NS, NA and Redirect; else the zero Addr
 	Link     LinkOption // the link-layer address option that this message type defines
@@ -158,6 +160,8 @@ func ndFields(packet []byte) ND {
 		Dst:  netip.AddrFrom16([16]byte(packet[ipv6Dest:])),
 	}
 	switch nd.Type {
+	case NDRouterAdvert:
+		nd.Lifetime = binary.BigEndian.Uint16(packet[ndLifetime:])
 	case NDNeighborAdvert:
 		nd.Flags = packet[ndFlags]
 		fallthrough

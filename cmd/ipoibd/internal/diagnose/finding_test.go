@@ -105,7 +105,7 @@ var diagnoses = []struct {
 	{"healthy, no daemon", idle, func(*Facts) {}, "", "", ""},
 	{"healthy, with a daemon", busy, func(*Facts) {}, "", "", ""},
 
-	{"too many MACs", busy, func(f *Facts) { f.countOfInterface("neigh_drop_stations_full", 66, 69) }, "drops", "neigh_drop_stations_full grew by 3 to 69: from one MAC too many behind ib0", "ipoibd status -v"},
+	{"too many MACs", busy, func(f *Facts) { f.countOfInterface("neigh_drop_stations_full", 66, 69) }, "drops", "neigh_drop_stations_full grew by 3 to 69: from a MAC behind ib0 beyond the limit of 1,024", "ipoibd status -v"},
 	{"the TAP's queue is full", busy, func(f *Facts) {
 		f.countOfInterface("tx_sent", 1, 9)
 		f.Earlier.Interfaces[0].Kernel = report.Counters{"kernel_tx_dropped": {Value: 1}, "tap_filter_passed": {Value: 1}}

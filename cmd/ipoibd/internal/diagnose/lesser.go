@@ -46,10 +46,10 @@ var warnings = []rule{
 		"let bridges bypass the firewall, or accept what {bridge} forwards", "sysctl -w net.bridge.bridge-nf-call-iptables=0",
 	}},
 	{"not_forwarding", Warning, hereInterfaces, notForwarding, noInterface, texts{
-		"this host receives packets for other hosts, and drops them, because it does not forward",
+		"this host drops packets for other hosts, because IP forwarding is off",
 		"{packets} IPv4 packets were dropped within {watched} (InAddrErrors of /proc/net/snmp)",
-		"make this host forward; if a guest behind {subject} is the router, give it an interface of its own, because " +
-			"peers cannot tell it from this host",
+		"enable forwarding; if a guest behind {subject} is the router, give it an interface of its own, because peers " +
+			"cannot tell it from this host",
 		"sysctl -w net.ipv4.ip_forward=1",
 	}},
 	{"stations_full", Warning, served, noticed("stations_full"), nil, texts{

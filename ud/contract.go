@@ -51,12 +51,14 @@ type Peers interface {
 	// delivers, and for no other, so an implementation can use it to note which peers
 	// are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64)
-	// HostMAC returns the destination of unicast frames for ip on the host's side. It returns
+	// StationMAC returns the destination of unicast frames for ip on the host's side. It returns
 	// false if it is not known there; the message then goes to the slow path.
-	HostMAC(ip netip.Addr) (mac ipoib.MAC, ok bool)
+	StationMAC(ip netip.Addr) (mac ipoib.MAC, ok bool)
 	// FromHost reports whether frames with the source address src may pass; if
 	// not, the frame goes to the slow path.
 	FromHost(src ipoib.MAC) bool
+	// IsHost reports whether src is the host itself, and no guest.
+	IsHost(src ipoib.MAC) bool
 	// InUse reports whether the host sends data to a sender, whose messages then go first in
 	// the slow path.
 	InUse(gid hca.GID, qpn hca.QPN) bool

@@ -28,7 +28,7 @@ type State struct {
 	Carrier  bool             `json:"carrier"`
 	Offloads Offloads         `json:"offloads"` // of the TAP
 	Peers    []neigh.PeerInfo `json:"peers"`
-	// Stations are those behind ib0.
+	// Stations are ib0's own and those behind it.
 	Stations []neigh.StationInfo `json:"stations"`
 	Ladder   qprecovery.Handed   `json:"ladder"`
 }
@@ -150,7 +150,7 @@ func (f *Iface) state(tap link.Counters) State {
 	_, filtered := f.programs.counters()
 	s := State{
 		Adopted: f.host.adopted, MTU: f.host.mtu, Carrier: f.host.monitor.lit(), Offloads: f.fabric.onTAP,
-		Peers: handedPeers(f.nbrs.table.Peers()), Stations: f.nbrs.table.Stations()[1:],
+		Peers: handedPeers(f.nbrs.table.Peers()), Stations: f.nbrs.table.Stations(),
 		Before: Before{
 			Counters: endingWith(now.Counters), TAP: report.TotalsOf(now.Kernel), Filtered: f.before.Filtered + filtered,
 			Resolved: now.Resolved, Recovery: now.Recovery,

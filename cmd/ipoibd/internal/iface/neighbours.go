@@ -139,7 +139,7 @@ func (n *neighbours) hostChanged(old, st link.State, own []netip.Prefix) {
 		n.step(neigh.HostMAC{MAC: st.MAC})
 	}
 	if st.Master != old.Master || st.MasterMAC != old.MasterMAC || st.Up != old.Up {
-		n.step(neigh.HostPort{Up: st.Up, Master: st.MasterMAC})
+		n.step(neigh.HostPort{Up: st.Up, Bridge: st.Master, Master: st.MasterMAC})
 	}
 	n.step(neigh.HostAddrs{Addrs: own})
 }
@@ -230,6 +230,8 @@ func (n *neighbours) drain(s slowPath) {
 		select {
 		case it := <-s.host.ready:
 			n.fromHost(s.host, it)
+		case it := <-s.guests.ready:
+			n.fromHost(s.guests, it)
 		case it := <-s.first.ready:
 			n.fromFabric(s.first, it)
 		case it := <-s.fabric.ready:

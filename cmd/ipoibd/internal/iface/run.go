@@ -84,6 +84,8 @@ func (f *Iface) run(ctx context.Context) error {
 			f.rec.fault(ev)
 		case it := <-last(&now, f.slow.host.ready):
 			f.nbrs.fromHost(f.slow.host, it)
+		case it := <-last(&now, f.slow.guests.ready):
+			f.nbrs.fromHost(f.slow.guests, it)
 		case it := <-last(&now, f.slow.fabric.ready):
 			f.nbrs.fromFabric(f.slow.fabric, it)
 		}

@@ -5,9 +5,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// slowItems bounds the items waiting for the slow path in one direction. Each direction has
-// its own queue, so that a flood from the fabric does not crowd out the host's frames, and so
-// have the peers that the host uses, so that a flood of strangers does not delay them.
+// slowItems bounds the items waiting for the slow path in one queue. Each direction has
+// its own queue, so that a flood from the fabric does not crowd out the host's frames; so
+// have the guests, and the peers that the host uses, so that a flood of others does not delay them.
 const slowItems = 512
 
 // slowItem is a copy of a frame from the host or of a message from the fabric.
@@ -45,22 +45,29 @@ func (q slowQueue) done(it *slowItem) { q.free <- it }
 
 // slowPath is the queues, as the data path uses them.
 type slowPath struct {
-	host, fabric slowQueue
-	first        slowQueue // messages from peers in use
-	known        *ud.Snapshot
-	peers        senders // in use, by GID and QPN
-	gids         senders // by GID, with QPN 0
+	host   slowQueue // frames of the host itself
+	guests slowQueue // those of the stations behind ib0
+	first  slowQueue // messages from peers in use
+	fabric slowQueue // those of others
+	known  *ud.Snapshot
+	peers  senders // in use, by GID and QPN
+	gids   senders // by GID, with QPN 0
 }
 
 func newSlowPath(known *ud.Snapshot) slowPath {
 	return slowPath{
-		host: newSlowQueue(), fabric: newSlowQueue(), first: newSlowQueue(), known: known,
+		host: newSlowQueue(), guests: newSlowQueue(), first: newSlowQueue(), fabric: newSlowQueue(), known: known,
 		peers: newSenders(peerRate, peerBurst), gids: newSenders(senderRate, senderBurst),
 	}
 }
 
 // FromHost implements ud.SlowPath.
-func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }
+func (s slowPath) FromHost(frame []byte) bool {
+	if known := s.known.Load(); known != nil && !known.IsHost(ipoib.MAC(frame[6:])) {
+		return s.guests.put(frame, ud.Sender{})
+	}
+	return s.host.put(frame, ud.Sender{})
+}
 
 // FromFabric implements ud.SlowPath. What a peer in use sends beyond its own bound is treated as a stranger's, so
 // someone who forges its address takes away no more than that precedence.

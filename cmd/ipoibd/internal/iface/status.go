@@ -27,6 +27,8 @@ const (
 	// publishPeer is added to the interval for each peer: about a hundred times the cost of
 	// copying a peer (neigh.BenchmarkPeers), or 0.2 s with 10,000 peers.
 	publishPeer = 20 * time.Microsecond
+	// publishStation is the same for a station with its addresses and groups.
+	publishStation = 400 * time.Microsecond
 )
 
 // shown is the snapshot that others read, with the bookkeeping of Run's goroutine.
@@ -67,7 +69,7 @@ type snapshot struct {
 // Status returns the state of the interface. Any goroutine may call it. It does not wait for
 // Run: it reads only atomic counters, the kernel's counters by netlink, and the counters of the eBPF
 // filter. The rest is from the last snapshot, whose age is at most publishEvery plus publishPeer
-// for each peer, or publishRest while nothing happens. If it is older (see its Time), Run's
+// for each peer and publishStation for each station, or publishRest while nothing happens. If it is older (see its Time), Run's
 // goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	s := f.statusWithoutKernel(f.host.tap.Counters())
@@ -116,9 +118,9 @@ func (f *Iface) Summary() string {
 func (f *Iface) Works() bool { return f.shown.snapshot.Load().State == report.InterfaceUp }
 
 // reportPeers returns the peers in the order of their MACs. It leaves out those that have
-// another address now, or were never used. It sorts list in place, which may be long.
+// another address now, or were never used. Several goroutines may read list.
 func reportPeers(list []neigh.PeerInfo) []report.Peer {
-	slices.SortFunc(list, func(a, b neigh.PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) })
+	list = slices.SortedFunc(slices.Values(list), func(a, b neigh.PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) })
 	out := make([]report.Peer, 0, len(list))
 	for _, p := range list {
 		if len(p.IPs) == 0 && p.Handle == "none" {
@@ -146,7 +148,7 @@ func reportStations(list []neigh.StationInfo) []report.Station {
 	for _, st := range list {
 		out = append(out, report.Station{
 			MAC: st.MAC.String(), IPs: addresses(st.IPs), Heard: st.Seen, Default: st.Default, Router: st.Router,
-			Groups: addresses(st.Groups),
+			Groups: addresses(slices.SortedFunc(slices.Values(st.Groups), netip.Addr.Compare)),
 		})
 	}
 	return out
@@ -194,7 +196,8 @@ func (f *Iface) publish(now time.Time) {
 	if f.nbrs.idle {
 		every = publishRest
 	}
-	if next := s.Time.Add(every + publishPeer*time.Duration(len(s.peers))); same && now.Before(next) {
+	every += publishPeer*time.Duration(len(s.peers)) + publishStation*time.Duration(len(s.stations))
+	if next := s.Time.Add(every); same && now.Before(next) {
 		f.shown.at = next
 		return
 	}

@@ -51,7 +51,7 @@ func (s *stations) chooseGate() {
 	if s.gate != nil && s.is(s.gate.mac) && s.gate.router > best.kind() {
 		best = s.gate
 	}
-	for st := range s.each() {
+	for _, st := range s.list {
 		if st.router > best.kind() {
 			best = st
 		}

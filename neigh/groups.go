@@ -40,7 +40,7 @@ func (s *stations) join(m ipoib.MAC, report ipoib.Membership, now time.Time) boo
 
 // expireGroups removes the memberships in a family that were last reported before a time.
 func (s *stations) expireGroups(typ ipoib.EtherType, before time.Time) {
-	for st := range s.each() {
+	for _, st := range s.list {
 		st.groups = slices.DeleteFunc(st.groups, func(g membership) bool {
 			return g.group.Is4() == (typ == ipoib.EtherTypeIPv4) && g.seen.Before(before)
 		})
@@ -113,7 +113,7 @@ func (q *querier) expire() {
 func (q *querier) ask(typ ipoib.EtherType, f *queries) {
 	if f.rounds[1].IsZero() {
 		f.next = q.step.now.Add(queryIntervalFirst)
-	} else if f.next = q.step.now.Add(queryInterval); len(q.host.stations.behind) == 0 {
+	} else if f.next = q.step.now.Add(queryInterval); len(q.host.stations.behind()) == 0 {
 		q.host.stations.expireGroups(typ, f.rounds[1])
 		return
 	}

@@ -55,7 +55,7 @@ type StationInfo struct {
 // Stations returns the stations, ib0's own first. It allocates.
 func (t *Table) Stations() (out []StationInfo) {
 	h := &t.host.stations
-	for s := range h.each() {
+	for _, s := range h.list {
 		info := StationInfo{
 			MAC: s.mac, IPs: slices.Clone(s.ips), Seen: s.seen, Default: s.mac == h.home.mac,
 			Router: s.router != notRouter,

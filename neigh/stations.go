@@ -36,8 +36,8 @@ type stations struct {
 	master ipoib.MAC              // of the bridge of which ib0 is a port; zero: none
 	home   *station               // the addresses from netlink, at the MAC of the master, or else ib0's
 	own    *station               // ib0's MAC, and what it has claimed beyond these
-	behind []*station             // in the order in which they were first seen
-	byMAC  map[ipoib.MAC]*station // own and behind
+	list   []*station             // own, and those behind ib0 in the order in which they were first seen
+	byMAC  map[ipoib.MAC]*station // the same
 
 	links  networks                // of home
 	byIP   map[netip.Addr]*station // all
@@ -58,10 +58,13 @@ type absence struct {
 // init makes s empty. ib0 has no MAC before setOwn.
 func (s *stations) init() {
 	s.home, s.own = newStation(ipoib.MAC{}), newStation(ipoib.MAC{})
-	s.byMAC = map[ipoib.MAC]*station{{}: s.own}
+	s.list, s.byMAC = []*station{s.own}, map[ipoib.MAC]*station{{}: s.own}
 	s.byIP = make(map[netip.Addr]*station)
 	s.absent = make(map[netip.Addr]absence)
 }
+
+// behind returns the stations behind ib0.
+func (s *stations) behind() []*station { return s.list[1:] }
 
 // is reports whether m is a station.
 func (s *stations) is(m ipoib.MAC) bool { return s.byMAC[m] != nil }
@@ -116,29 +119,10 @@ func (s *stations) to(ip netip.Addr, group bool) (ipoib.MAC, bool) {
 	return s.of(ip)
 }
 
-// each yields the stations, ib0's own first.
-func (s *stations) each() iter.Seq[*station] {
-	return func(yield func(*station) bool) {
-		if !yield(s.own) {
-			return
-		}
-		for _, st := range s.behind {
-			if !yield(st) {
-				return
-			}
-		}
-	}
-}
-
 // all yields the addresses of all stations: those of home first, and the others in the order of their stations.
 func (s *stations) all() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for _, ip := range s.home.ips {
-			if !yield(ip) {
-				return
-			}
-		}
-		for st := range s.each() {
+		for _, st := range slices.Concat([]*station{s.home}, s.list) {
 			for _, ip := range st.ips {
 				if !yield(ip) {
 					return
@@ -256,11 +240,11 @@ func (s *stations) show(ip netip.Addr) {
 func (s *stations) admit(src ipoib.MAC, now time.Time) bool {
 	st := s.byMAC[src]
 	if st == nil {
-		if len(s.behind) >= maxStations && src != s.master && !s.makeRoom(now) {
+		if len(s.behind()) >= maxStations && src != s.master && !s.makeRoom(now) {
 			return false
 		}
 		st = newStation(src)
-		s.behind, s.byMAC[src] = append(s.behind, st), st
+		s.list, s.byMAC[src] = append(s.list, st), st
 		key := keyOf(src)
 		s.marks.shard(key.shardOf())[key] = st.sent
 		s.changed = true
@@ -273,7 +257,7 @@ func (s *stations) admit(src ipoib.MAC, now time.Time) bool {
 // stays for stationAge. The bridge stays, and what the data path has seen in the meantime.
 func (s *stations) makeRoom(now time.Time) bool {
 	var victim *station
-	for _, st := range s.behind {
+	for _, st := range s.behind() {
 		switch {
 		case st.mac == s.master:
 		case st.sent.Load():
@@ -300,7 +284,7 @@ func (s *station) before(other *station) bool {
 // remove forgets a station behind ib0, and its addresses.
 func (s *stations) remove(st *station) {
 	s.vacateAll(st)
-	s.behind = slices.DeleteFunc(s.behind, func(other *station) bool { return other == st })
+	s.list = slices.DeleteFunc(s.list, func(other *station) bool { return other == st })
 	delete(s.byMAC, st.mac)
 	key := keyOf(st.mac)
 	delete(s.marks.shard(key.shardOf()), key)
@@ -312,7 +296,7 @@ func (s *stations) remove(st *station) {
 
 // clear forgets all stations behind ib0, and what they have claimed.
 func (s *stations) clear() {
-	for _, st := range slices.Clone(s.behind) {
+	for _, st := range slices.Clone(s.behind()) {
 		s.remove(st)
 	}
 	s.vacateAll(s.own)
@@ -323,7 +307,7 @@ func (s *stations) clear() {
 }
 
 // full reports whether there is no room for another MAC or address behind ib0.
-func (s *stations) full() bool { return len(s.behind) >= maxStations || len(s.byIP) >= maxStationIPs }
+func (s *stations) full() bool { return len(s.behind()) >= maxStations || len(s.byIP) >= maxStationIPs }
 
 // claim records that a station has claimed ip. The latest claim wins, but for the addresses from netlink. It returns
 // false if there is no room.
@@ -374,11 +358,8 @@ func (s *stations) lack(ip netip.Addr, a absence) {
 
 // sweep forgets the stations that have been silent for stationAge, and asks again for absent addresses.
 func (s *stations) sweep(now time.Time) {
-	for st := range s.each() {
-		st.refresh(now)
-	}
-	for _, st := range slices.Clone(s.behind) {
-		if now.Sub(st.seen) >= stationAge {
+	for _, st := range slices.Clone(s.list) {
+		if st.refresh(now); st != s.own && now.Sub(st.seen) >= stationAge {
 			s.remove(st)
 		}
 	}

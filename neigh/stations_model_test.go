@@ -253,7 +253,7 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 					}
 				}
 				var got []ipoib.MAC
-				for _, st := range s.behind {
+				for _, st := range s.behind() {
 					got = append(got, st.mac)
 				}
 				slices.SortFunc(got, compareMAC)

@@ -13,7 +13,7 @@ import (
 // check checks the bounds of s, and that its indexes agree.
 func (s *stations) check() error {
 	ips, macs := 0, 0
-	for _, st := range slices.Concat([]*station{s.home, s.own}, s.behind) {
+	for _, st := range slices.Concat([]*station{s.home}, s.list) {
 		for _, ip := range st.ips {
 			if ips++; s.byIP[ip] != st {
 				return fmt.Errorf("%v is not at %v alone", ip, st.mac)
@@ -27,7 +27,7 @@ func (s *stations) check() error {
 			return fmt.Errorf("inconsistent station %+v", st)
 		}
 	}
-	if macs != len(s.byMAC) || ips != len(s.byIP) || len(s.behind) > maxStations+1 || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.home.ips) > maxHostAddrs {
+	if macs != len(s.byMAC) || ips != len(s.byIP) || len(s.behind()) > maxStations+1 || ips > maxStationIPs || len(s.absent) > maxAbsent || len(s.home.ips) > maxHostAddrs {
 		return fmt.Errorf("%d stations of %d with %d addresses of %d, %d absent, %d given", macs, len(s.byMAC), ips, len(s.byIP), len(s.absent), len(s.home.ips))
 	}
 	shown := allOf(s.places.table)
@@ -54,7 +54,7 @@ func TestInventedStations(t *testing.T) {
 		m := ipoib.MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i)}
 		b.step(hostIP(m, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
 	}
-	if n := len(b.table.host.stations.behind); n != maxStations || b.table.host.stations.dest(ip("10.0.0.8")) != firstMAC {
+	if n := len(b.table.host.stations.behind()); n != maxStations || b.table.host.stations.dest(ip("10.0.0.8")) != firstMAC {
 		t.Errorf("%d stations, the first one known: %t", n, b.table.host.stations.dest(ip("10.0.0.8")) == firstMAC)
 	}
 	// With an address each, they fill the table until they have been silent for long.
@@ -66,7 +66,7 @@ func TestInventedStations(t *testing.T) {
 		t.Errorf("%d refused", n)
 	}
 	b.advance(stationAge + sweepInterval)
-	if n := len(b.table.host.stations.behind); n != 0 {
+	if n := len(b.table.host.stations.behind()); n != 0 {
 		t.Errorf("%d stations are left", n)
 	}
 }

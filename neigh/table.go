@@ -181,7 +181,7 @@ func (t *Table) schedule() {
 	if t.marksDue.IsZero() && !t.idle && len(t.peers.live.byEndpoint) > 0 {
 		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || len(t.host.stations.behind)+len(t.host.stations.absent) > 0) {
+	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || len(t.host.stations.behind())+len(t.host.stations.absent) > 0) {
 		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }

@@ -292,19 +292,10 @@ func unforwarded() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var names []string
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 || fields[0] != "Ip:" {
-			continue
-		}
-		if names == nil {
-			names = fields
-			continue
-		}
-		if i := slices.Index(names, "InAddrErrors"); i > 0 && i < len(fields) {
-			return strconv.ParseUint(fields[i], 10, 64)
-		}
+	lines := strings.SplitN(string(text)+"\n\n", "\n", 3) // names and values, of IP first
+	values := strings.Fields(lines[1])
+	if i := slices.Index(strings.Fields(lines[0]), "InAddrErrors"); i > 0 && i < len(values) {
+		return strconv.ParseUint(values[i], 10, 64)
 	}
 	return 0, errors.New("/proc/net/snmp has no InAddrErrors")
 }

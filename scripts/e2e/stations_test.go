@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,38 +120,38 @@ func (h *host) startWith(config string) {
 	h.daemon = launch(h.tb, h.Namespace, control, "run", "--config", h.write("ipoibd.yaml", config), "--control", control, "--log-level", "debug")
 }
 
-// pingStations sends echo requests between all stations of different hosts, and fails the test on any loss.
+// pingStations sends echo requests between all stations of different hosts, and fails the test on any loss. A station runs
+// one ping at a time, because each reply fills the socket buffers of all that run there.
 func pingStations(t *testing.T, all []station, count string) {
 	t.Helper()
-	var pings sync.WaitGroup
-	limit := make(chan struct{}, 16)
-	pairs := 0
+	var stations sync.WaitGroup
+	var pairs atomic.Int64
 	for i, from := range all {
-		for _, to := range all[i+1:] {
-			if from.behind == to.behind {
-				continue
-			}
-			for _, dst := range []string{to.ip4(), to.ip6()} {
-				pairs++
-				pings.Go(func() {
-					limit <- struct{}{}
-					defer func() { <-limit }()
+		stations.Go(func() {
+			for _, to := range all[i+1:] {
+				if from.behind == to.behind {
+					continue
+				}
+				for _, dst := range []string{to.ip4(), to.ip6()} {
+					pairs.Add(1)
 					out, err := from.Command("ping", "-n", "-q", "-c", count, "-i", "0.01", "-W", "3", dst).CombinedOutput()
 					if err != nil || !strings.Contains(string(out), " 0% packet loss") {
 						t.Errorf("%v to %s: %v\n%s", from, dst, err, out)
 					}
-				})
+				}
 			}
-		}
+		})
 	}
-	pings.Wait()
+	stations.Wait()
 	if t.Failed() {
-		for _, h := range []*host{all[0].behind, all[len(all)-1].behind} {
-			t.Log(h.describe())
+		for i, s := range all {
+			if i == 0 || all[i-1].behind != s.behind {
+				t.Log(s.behind.describe())
+			}
 		}
 		t.FailNow()
 	}
-	t.Logf("%d pairs, each with %s pings: none lost", pairs, count)
+	t.Logf("%d pairs, each with %s pings: none lost", pairs.Load(), count)
 }
 
 var bytesFrom = regexp.MustCompile(`bytes from (\S+): `)

@@ -44,6 +44,7 @@ type neighbours struct {
 	strays  strays
 	strayed chan struct{} // has a value after a stray datagram
 	idle    bool          // the last DataIdle
+	acted   bool          // the table has counted something since the last snapshot of the interface
 	echoes  echoes
 	replies []neigh.EchoReply // for Run: those that no ping waits for
 
@@ -185,6 +186,8 @@ func (n *neighbours) step(ev neigh.Event) {
 	n.events = append(n.events[:0], ev)
 	for i := 0; i < len(n.events); i++ {
 		n.actions = n.table.Step(time.Now(), n.events[i], n.actions[:0])
+		_, tick := n.events[i].(neigh.Tick)
+		n.acted = n.acted || !tick || len(n.actions) > 0
 		for _, a := range n.actions {
 			switch a := a.(type) {
 			case neigh.SendFabric:

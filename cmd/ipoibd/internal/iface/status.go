@@ -193,7 +193,7 @@ func (f *Iface) publish(now time.Time) {
 		same = s.QP.Generation == a.gen
 	}
 	every := publishEvery
-	if f.nbrs.idle {
+	if f.nbrs.idle && !f.nbrs.acted {
 		every = publishRest
 	}
 	every += publishPeer*time.Duration(len(s.peers)) + publishStation*time.Duration(len(s.stations))
@@ -207,6 +207,7 @@ func (f *Iface) publish(now time.Time) {
 // show makes a snapshot.
 func (f *Iface) show(now time.Time) {
 	l := f.rec.ladder
+	f.nbrs.acted = false
 	s := &snapshot{peers: f.nbrs.table.Peers(), stations: f.nbrs.table.Stations(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		Netns: f.cfg.Netns, Netdev: f.cfg.Netdev, Owner: f.cfg.Owner,

@@ -54,3 +54,23 @@ func TestR08FreezeAfterRestIsNoticed(t *testing.T) {
 		}
 	}
 }
+
+// What the table does of itself while the lanes rest, such as its second queries for groups, shows soon.
+func TestStatusAtRestIsFresh(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		time.Sleep(29 * time.Second)
+		shown := func() (written, queries uint64) {
+			s := a.iface.Status() // testHost's own makes a snapshot
+			return s.Kernel["tap_written"].Value, count(s, "neigh_queries")
+		}
+		was, asked := shown()
+		poll := 10 * time.Millisecond
+		until(func() bool { written, _ := shown(); return written == was+2 }, poll, time.Minute)
+		took := until(func() bool { _, queries := shown(); return queries == asked+2 }, poll, time.Minute)
+		t.Logf("the queries show %v after they were written", took)
+		if took > 2*publishEvery {
+			t.Errorf("the queries show %v after they were written, want %v at most", took, 2*publishEvery)
+		}
+	})
+}

@@ -73,7 +73,8 @@ func (x *translator) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, mul
 	// So may an answer for an address for which there was no room.
 	dst, known := x.host.stations.of(in.TPA)
 	probed := in.Op == ipoib.ARPReply && in.TPA.IsUnspecified()
-	if request := in.Op != ipoib.ARPReply; multicast || probed || !known || request && (in.SPA == in.TPA || !x.host.stations.has(in.TPA)) {
+	asks := in.Op != ipoib.ARPReply && (in.SPA == in.TPA || !x.host.stations.has(in.TPA))
+	if multicast || probed || !known || asks {
 		dst = ipoib.Broadcast
 	}
 	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: x.peers.macOf(endpointOf(in.THA), in.TPA), TPA: in.TPA}

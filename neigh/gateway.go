@@ -6,8 +6,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// routerKind is what a station says about itself as an IPv6 router. The larger one is the better router: each machine with
-// containers is one by its neighbour advertisements.
+// routerKind is what a station says about itself as an IPv6 router. The larger one is the better router: each machine
+// with containers is one by its neighbour advertisements.
 type routerKind uint8
 
 const (

@@ -139,9 +139,9 @@ func (q *querier) round(typ ipoib.EtherType, f *queries) {
 var dummyIP4 = netip.AddrFrom4([4]byte{192, 0, 0, 8})
 
 // speaker returns from whom a query comes: a MAC that no station has, and its IPv6 address. The IPv4 address is the
-// unspecified one. A bridge needs another one: it sends neither reports nor multicast to a port on which no querier with
-// an address was heard (RFC 4541 section 2.1.1), and ignores its own. So it gets that of a peer, which passes the reverse
-// path filters of stations, or else the dummy address.
+// unspecified one. A bridge needs another one: it sends neither reports nor multicast to a port on which no querier
+// with an address was heard (RFC 4541 section 2.1.1), and ignores its own. So it gets that of a peer, which passes the
+// reverse path filters of stations, or else the dummy address.
 func (q *querier) speaker(typ ipoib.EtherType) (ipoib.MAC, netip.Addr) {
 	self := q.host.link.self
 	mac := freeMAC(self.gid, self.qpn, 0, q.host.stations.is)

@@ -13,7 +13,7 @@ const (
 	DropEtherType                  // not carried by IPoIB
 	DropBadSource                  // source MAC is zero or multicast, or source GID or QPN is impossible
 	DropStationsFull               // from a MAC behind ib0, of which there are too many
-	DropLoopedMAC                  // from the host, with the MAC of a peer, or the one that others give to this interface: a loop
+	DropLoopedMAC                  // from the host, with the MAC of a peer, or one that others give to us: a loop
 	DropToSelf                     // from the host to its own MAC
 	DropOwnAnswer                  // a report of groups that answers the table's own query
 	DropDetached                   // no QP

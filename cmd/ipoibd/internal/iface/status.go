@@ -69,8 +69,8 @@ type snapshot struct {
 // Status returns the state of the interface. Any goroutine may call it. It does not wait for
 // Run: it reads only atomic counters, the kernel's counters by netlink, and the counters of the eBPF
 // filter. The rest is from the last snapshot, whose age is at most publishEvery plus publishPeer
-// for each peer and publishStation for each station, or publishRest while nothing happens. If it is older (see its Time), Run's
-// goroutine hangs.
+// for each peer and publishStation for each station, or publishRest while nothing happens. If it is older
+// (see its Time), Run's goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	s := f.statusWithoutKernel(f.host.tap.Counters())
 	if k, err := f.host.tap.KernelCounters(); err == nil { // else ib0 is gone, or the kernel does not answer

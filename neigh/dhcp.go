@@ -33,8 +33,8 @@ func (x *translator) hostDHCP(f frame) []byte {
 	return msg
 }
 
-// fabricDHCP delivers a DHCP packet from the fabric. An ACK tells the table which station has the address, unless
-// someone has it already.
+// fabricDHCP delivers a DHCP packet from the fabric. An ACK names the station that has the address, unless that address
+// already has a holder.
 func (t *Table) fabricDHCP(e endpoint, packet []byte, multicast bool) {
 	d, err := ipoib.ParseDHCP(packet)
 	client, asked := t.translator.clients[d.XID]

@@ -124,8 +124,8 @@
 //	stray notice    of one address at once, and of all after 1, 2, 4 ... 30 s, as
 //	                long as the peer sends there; 16 a second, 4 of them to one GID
 //	collection      used peers after 10 min; heard ones, and those whose addresses
-//	                are elsewhere now, after 2 min; looked at each 15 s. A silent one of which
-//	                another QPN of its GID has claimed an address: after 0.3 s
+//	                are elsewhere now, after 2 min; looked at each 15 s. A silent one, if another
+//	                QPN of its GID has claimed one of its addresses: after 0.3 s
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 200 us, plus 4 us for each copied entry. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a

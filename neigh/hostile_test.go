@@ -342,7 +342,7 @@ func TestOnePeerLeavesRoomForSeeks(t *testing.T) {
 	before := b.table.Stats().Seeks
 	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipC), ip("10.0.0.8"))...), peerC.gid, peerC.qpn, false})
 	if b.table.Stats().Seeks == before {
-		t.Error("nobody asks for 10.0.0.8")
+		t.Error("no request for 10.0.0.8 was sent")
 	}
 }
 

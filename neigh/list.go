@@ -49,7 +49,7 @@ type StationInfo struct {
 	Seen    time.Time    `json:"seen,omitzero"`   // when it last sent, to within sweepInterval; zero: never
 	Default bool         `json:"-"`               // it gets the frames for addresses that no station has
 	Router  bool         `json:"router,omitzero"` // it has said that it is an IPv6 router
-	Groups  []netip.Addr `json:"-"`               // IP multicast groups of which it is a member, in no order
+	Groups  []netip.Addr `json:"-"`               // IP multicast groups that it has joined, in no order
 }
 
 // Stations returns the stations, ib0's own first. It allocates.

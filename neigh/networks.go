@@ -26,7 +26,7 @@ func networksOf(addrs []netip.Prefix) (ips []netip.Addr, links networks) {
 	return ips, links
 }
 
-// find reports whether a station behind ib0 can have ip: it is in one of the networks, or there is none of that family.
+// find reports whether a station behind ib0 can have ip: it is in one of the networks, or no network is of that family.
 // all is true if ip is the directed broadcast address of a network (RFC 919), which those of 31 bits lack (RFC 3021).
 func (n networks) find(ip netip.Addr) (local, all bool) {
 	if ip.IsLinkLocalUnicast() {

@@ -31,9 +31,9 @@ func (s *station) refresh(now time.Time) {
 }
 
 // stations are the MACs on the host's side: ib0's own, and those behind it, such as the guests of a
-// bridge of which ib0 is a port, or macvlan interfaces on ib0. They claim addresses by ARP, ND or DHCP.
+// bridge that ib0 is a port of, or macvlan interfaces on ib0. They claim addresses by ARP, ND or DHCP.
 type stations struct {
-	master ipoib.MAC              // of the bridge of which ib0 is a port; zero: none
+	master ipoib.MAC              // of the bridge that ib0 is a port of; zero: no bridge
 	home   *station               // the addresses from netlink, at the MAC of the master, or else ib0's
 	own    *station               // ib0's MAC, and what it has claimed beyond these
 	list   []*station             // own, and those behind ib0 in the order in which they were first seen
@@ -330,8 +330,8 @@ func (s *stations) claim(m ipoib.MAC, ip netip.Addr) bool {
 	return true
 }
 
-// leave records that a peer has claimed ip, so that a station that had it by a claim has it no longer. The claim may be
-// forged: what is still sent here for the address goes to that station for a while.
+// leave records that a peer has claimed ip, which ends the claim of a station. The peer may have forged it: what is still
+// sent here for the address goes to that station for a while.
 func (s *stations) leave(ip netip.Addr, now time.Time) {
 	last, _ := s.place(ip)
 	if s.byIP[ip] == s.home {

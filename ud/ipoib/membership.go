@@ -23,7 +23,7 @@ const (
 	protoIGMP     = 2
 	igmpMinLen    = 8
 	igmpGroup     = 4 // offset in bytes
-	mldGroup      = 8 // likewise
+	mldGroup      = 8 // the same of MLD
 	recordsOffset = 8 // in a report of the latest version
 	mldHopLimit   = 1
 )
@@ -76,8 +76,8 @@ func IsMembershipQuery(t EtherType, packet []byte) bool {
 type Membership struct {
 	Query  bool         // asks the members of all groups
 	Answer bool         // may answer a query: it reports no change
-	Joined []netip.Addr // groups of which the sender is a member
-	Left   []netip.Addr // groups of which it is no longer a member
+	Joined []netip.Addr // groups that the sender is a member of
+	Left   []netip.Addr // groups that it has left
 }
 
 // ParseMembership parses a packet for which [IsMembership] returns true. It takes the groups from at most limit records.

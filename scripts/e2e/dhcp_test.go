@@ -90,18 +90,7 @@ func TestDHCP(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 3)
-	a, b, c := hosts[0], hosts[1], hosts[2]
-	a.bridged(0)
-	b.join()
-	behind := c.bridged(1)[1]
-	clients := make([]*nstest.Namespace, len(dhcpClients))
-	for i := range clients {
-		clients[i] = nstest.New(t)
-		nstest.Veth(t, clients[i], nstest.Dev, a.Namespace, fmt.Sprintf("client%d", i), a.iface().MTU)
-		a.Run("ip", "link", "set", fmt.Sprintf("client%d", i), "master", "br0")
-	}
-	sides := []station{{b.Namespace, ifName, 2, b}, behind}
+	a, clients, sides := guestsAndServers(t, len(dhcpClients))
 	for _, server := range dhcpServers {
 		for j, side := range sides {
 			t.Run(server.name+"/"+[]string{"plain", "bridged"}[j], func(t *testing.T) {
@@ -132,6 +121,24 @@ func TestDHCP(t *testing.T) {
 			}
 		}
 	}
+}
+
+// guestsAndServers returns a host with a bridge, namespaces of clients behind it, and places for a server: the ib0 of
+// another host, and behind that of a third one.
+func guestsAndServers(t *testing.T, n int) (a *host, clients []*nstest.Namespace, sides []station) {
+	t.Helper()
+	hosts := newHosts(t, 3)
+	a, b, c := hosts[0], hosts[1], hosts[2]
+	a.bridged(0)
+	b.join()
+	behind := c.bridged(1)[1]
+	for i := range n {
+		client, port := nstest.New(t), fmt.Sprintf("client%d", i)
+		nstest.Veth(t, client, nstest.Dev, a.Namespace, port, a.iface().MTU)
+		a.Run("ip", "link", "set", port, "master", "br0")
+		clients = append(clients, client)
+	}
+	return a, clients, []station{{b.Namespace, ifName, 2, b}, behind}
 }
 
 func inBackground(t *testing.T, ns *nstest.Namespace, command []string) {

@@ -33,18 +33,8 @@ func TestIPv6Configuration(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 3)
-	a, b, c := hosts[0], hosts[1], hosts[2]
-	a.bridged(0)
-	b.join()
-	behind := c.bridged(1)[1]
-	clients := make([]*nstest.Namespace, len(dhcp6Clients))
-	for i := range clients {
-		clients[i] = nstest.New(t)
-		nstest.Veth(t, clients[i], nstest.Dev, a.Namespace, fmt.Sprintf("client%d", i), a.iface().MTU)
-		a.Run("ip", "link", "set", fmt.Sprintf("client%d", i), "master", "br0")
-	}
-	for j, side := range []station{{b.Namespace, ifName, 2, b}, behind} {
+	a, clients, sides := guestsAndServers(t, len(dhcp6Clients))
+	for j, side := range sides {
 		t.Run([]string{"plain", "bridged"}[j], func(t *testing.T) {
 			const filter = "udp port 546 or udp port 547"
 			here := a.Capture("br0", filter, filepath.Join(t.TempDir(), "here.pcap"))

@@ -73,7 +73,7 @@
 //
 // # Stations
 //
-// A station is a MAC on the host's side: ib0's own, that of the bridge of which ib0 is a port, and those
+// A station is a MAC on the host's side: ib0's own, that of the bridge that ib0 is a port of, and those
 // behind them. The wire carries no MACs, so a frame for the host goes to the station that has its IP
 // address. The table learns stations from the frames that they send, and their addresses from ARP, ND
 // and DHCP, never from IP packets, since a station may route. The addresses that netlink reports are at
@@ -91,7 +91,7 @@
 //
 // # Groups
 //
-// The table learns from IGMP and MLD reports of which IP multicast groups the stations are members. Where
+// The table learns from IGMP and MLD reports which IP multicast groups the stations have joined. Where
 // it hears no other querier, it asks for them.
 //
 // # Lost announcements
@@ -116,7 +116,7 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	station         3 requests, 1/3 s apart, then the fallback, for a minute
 //	query           1 s and 32 s after the port is up, then each 125 s; 255 s after one of another querier
-//	doubt           3 requests, 0.1 s apart, to a peer of which another QPN has claimed an address
+//	doubt           3 requests, 0.1 s apart, to a peer, if another QPN has claimed one of its addresses
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
 //	silence         the table asks for a peer that was sent data and is silent for 1 s,

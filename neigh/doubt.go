@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// doubt is whether a peer still exists of which another queue pair at its GID has claimed an address. Either that
+// doubt is whether a peer still exists after another queue pair at its GID has claimed one of its addresses. Either that
 // address has moved, such as that of a guest; or the peer was restarted, and its successor does not know yet which
 // other addresses it has. The table asks the peer itself for those. If it stays silent, they are its successor's.
 type doubt struct {

@@ -8,7 +8,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// membership is an IP multicast group of which a station is a member.
+// membership is an IP multicast group that a station has joined.
 type membership struct {
 	group netip.Addr
 	seen  time.Time // when the station last reported it

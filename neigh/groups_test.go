@@ -53,7 +53,7 @@ func TestQueriesNeedAPort(t *testing.T) {
 	if n := queries(time.Minute); n != 4 {
 		t.Errorf("%d queries, want two of each family", n)
 	}
-	// Nobody has answered. The host alone is not asked again.
+	// No station has answered. The host alone is not asked again.
 	if n := queries(time.Hour); n != 0 || len(b.table.Stations()[0].Groups) != 0 {
 		t.Errorf("%d queries, groups %v", n, b.table.Stations()[0].Groups)
 	}

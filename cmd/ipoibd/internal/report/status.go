@@ -203,7 +203,7 @@ type Station struct {
 	Heard   time.Time `json:"last_heard,omitzero"`
 	Default bool      `json:"default"` // it gets what is sent to unknown addresses
 	Router  bool      `json:"router"`  // it has said that it is an IPv6 router
-	Groups  []string  `json:"groups"`  // IP multicast groups of which it is a member
+	Groups  []string  `json:"groups"`  // IP multicast groups that it has joined
 }
 
 // Peer is one entry of the peer table.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -84,8 +85,8 @@ func TestStations(t *testing.T) {
 	hosts[2].join()
 	all = append(all, station{hosts[2].Namespace, ifName, 3, hosts[2]})
 
-	pingStations(t, all, "1") // the first one resolves the address
-	pingStations(t, all, form("50", "1000"))
+	pingStations(t, all, 1) // the first one resolves the address
+	pingStations(t, all, form(50, 1000))
 
 	for _, s := range all {
 		s.join(t)
@@ -120,9 +121,9 @@ func (h *host) startWith(config string) {
 	h.daemon = launch(h.tb, h.Namespace, control, "run", "--config", h.write("ipoibd.yaml", config), "--control", control, "--log-level", "debug")
 }
 
-// pingStations sends echo requests between all stations of different hosts, and fails the test on any loss. A station runs
-// one ping at a time, because each reply fills the socket buffers of all that run there.
-func pingStations(t *testing.T, all []station, count string) {
+// pingStations sends count echo requests between all stations of different hosts, and fails the test on any loss. A station
+// runs one ping at a time, because each reply fills the socket buffers of all that run there.
+func pingStations(t *testing.T, all []station, count int) {
 	t.Helper()
 	var stations sync.WaitGroup
 	var pairs atomic.Int64
@@ -134,9 +135,8 @@ func pingStations(t *testing.T, all []station, count string) {
 				}
 				for _, dst := range []string{to.ip4(), to.ip6()} {
 					pairs.Add(1)
-					out, err := from.Command("ping", "-n", "-q", "-c", count, "-i", "0.01", "-W", "3", dst).CombinedOutput()
-					if err != nil || !strings.Contains(string(out), " 0% packet loss") {
-						t.Errorf("%v to %s: %v\n%s", from, dst, err, out)
+					if err := from.ping(dst, count); err != nil {
+						t.Errorf("%v to %s: %v", from, dst, err)
 					}
 				}
 			}
@@ -151,7 +151,22 @@ func pingStations(t *testing.T, all []station, count string) {
 		}
 		t.FailNow()
 	}
-	t.Logf("%d pairs, each with %s pings: none lost", pairs.Load(), count)
+	t.Logf("%d pairs, each with %d pings: none lost", pairs.Load(), count)
+}
+
+// ping sends count echo requests to an address, and returns an error if the kernel does not receive as many replies.
+func (s station) ping(dst string, count int) error {
+	before := nstest.EchoReplies(s.Run)
+	out, err := s.Command("ping", "-n", "-q", "-c", strconv.Itoa(count), "-i", "0.01", "-W", "3", dst).CombinedOutput()
+	for end := time.Now().Add(repairLimit); nstest.EchoReplies(s.Run) < before+count; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d echo replies: %w\n%s", nstest.EchoReplies(s.Run)-before, count, err, out)
+		}
+	}
+	if strings.Contains(string(out), "duplicates") {
+		return fmt.Errorf("a reply came twice:\n%s", out)
+	}
+	return nil
 }
 
 var bytesFrom = regexp.MustCompile(`bytes from (\S+): `)
@@ -228,7 +243,7 @@ func TestStationMoves(t *testing.T) {
 	c.join()
 	observer := station{c.Namespace, ifName, 3, c}
 	all := append(at, observer)
-	pingStations(t, all, "1")
+	pingStations(t, all, 1)
 
 	others := []*probe{c.probeAddr(at[2].ip4()), c.probeAddr(at[0].ip4()), c.probeAddr(at[4].ip4())}
 	guest := at[1]
@@ -292,7 +307,7 @@ func TestStationMovesBetweenInterfaces(t *testing.T) {
 			return c.Command("ping", "-n", "-c", "1", "-W", "0.2", s.ip4()).Run() != nil
 		})
 	})
-	pingStations(t, all, "5")
+	pingStations(t, all, 5)
 	others := []*probe{c.probeAddr(all[2].ip4()), c.probeAddr(all[3].ip4()), c.probeAddr(all[4].ip4())}
 	guest := all[1]
 	for n := range 4 {
@@ -324,7 +339,7 @@ func TestStationsKeepTheirConnections(t *testing.T) {
 	all := a.bridged(3)
 	b.join()
 	all = append(all, station{b.Namespace, ifName, 2, b})
-	pingStations(t, all, "1")
+	pingStations(t, all, 1)
 	var talks []*chatter
 	for _, s := range all[1:4] {
 		talks = append(talks, converse(t, b, s))
@@ -438,7 +453,7 @@ func TestInventedMACs(t *testing.T) {
 	a, b := hosts[0], hosts[1]
 	all := a.bridged(2)
 	b.join()
-	pingStations(t, append(all, station{b.Namespace, ifName, 2, b}), "1")
+	pingStations(t, append(all, station{b.Namespace, ifName, 2, b}), 1)
 	before := a.memory("VmRSS")
 	p := b.probeAddr(all[1].ip4())
 	p.waitAnswered(t, repairLimit)

@@ -8,26 +8,18 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ipoibd/link/linktest/nstest"
 )
 
-// ping sends echo requests with a payload of size bytes that may not be fragmented;
-// a lost one fails the test. The kernel's counter of replies decides, because ping
-// gives up 100 ms after the last request, and a guest that waits for a processor may
-// answer later.
+// ping sends echo requests with a payload of size bytes that may not be fragmented; a lost one fails the test.
 func ping(tb testing.TB, from machine, to string, count, size int) {
 	tb.Helper()
-	before := echoReplies(from)
+	before := nstest.EchoReplies(from.Run)
 	from.Run("ping", "-n", "-q", "-i", "0.1", "-M", "do", "-c", fmt.Sprint(count), "-s", fmt.Sprint(size), to)
 	eventually(tb, fmt.Sprintf("%d replies of %s with %d bytes", count, to, size), func() bool {
-		return echoReplies(from) >= before+count
+		return nstest.EchoReplies(from.Run) >= before+count
 	})
-}
-
-// echoReplies returns how many echo replies a machine has received.
-func echoReplies(m machine) (n int) {
-	const sum = "/^Icmp: InMsgs/ { for (i = 1; $i != \"InEchoReps\"; i++); getline; n += $i } /^Icmp6InEchoReplies/ { n += $2 } END { print n }"
-	_, _ = fmt.Sscan(m.Run("awk", sum, "/proc/net/snmp", "/proc/net/snmp6"), &n)
-	return n
 }
 
 // load is a measurement of iperf3.

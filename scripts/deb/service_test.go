@@ -53,7 +53,7 @@ func TestPackage(t *testing.T) {
 	t.Logf("booted in %v", time.Since(start).Round(time.Millisecond))
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := m.in("journalctl", "--no-pager", "--lines=100").CombinedOutput()
+			out, _ := m.in("journalctl", "--no-pager", "--output=short-precise", "--unit=ipoibd.service").CombinedOutput()
 			t.Logf("the journal:\n%s", out)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"regexp"
@@ -161,13 +162,13 @@ func (h *host) memory(field string) int {
 type talk struct {
 	tb  testing.TB
 	cmd *exec.Cmd
-	out strings.Builder
+	out *logBuffer
 }
 
 func (h *host) talkTo(other *host) *talk {
 	h.tb.Helper()
-	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-i", "0.01", other.ip4())}
-	k.cmd.Stdout, k.cmd.Stderr = &k.out, &k.out
+	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-i", "0.01", other.ip4()), out: &logBuffer{keep: math.MaxInt}}
+	k.cmd.Stdout, k.cmd.Stderr = k.out, k.out
 	if err := k.cmd.Start(); err != nil {
 		h.tb.Fatalf("start the talk: %v", err)
 	}
@@ -179,23 +180,38 @@ var (
 	talkAnswer = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
 )
 
-// calm is how long an answer may take.
+// calm is how long the talk goes on after an attack, and how long an answer may take.
 const calm = 200 * time.Millisecond
 
-// end ends the talk after a while. At most limit per cent of the requests may be lost. Those of the last 200 ms
-// do not count, because ping does not wait for their answers.
+// end ends the talk after a while. At most limit per cent of the requests may be lost. If more are still unanswered, it
+// waits for their answers, which are late if a daemon or ping waits for a processor.
 func (k *talk) end(limit float64) {
 	k.tb.Helper()
 	time.Sleep(calm)
 	k.signal(syscall.SIGQUIT) // it prints how many it has sent
-	time.Sleep(calm)
-	k.signal(syscall.SIGINT)
-	_ = k.cmd.Wait() // exits with 1 after a loss, which is checked below
-	m := talkSoFar.FindStringSubmatch(k.out.String())
-	if m == nil {
-		k.tb.Fatalf("ping reports no losses:\n%s", k.out.String())
+	sent := 0
+	eventually(k.tb, repairLimit, "ping prints how many requests it has sent", func() bool {
+		m := talkSoFar.FindStringSubmatch(k.out.String())
+		if m != nil {
+			sent, _ = strconv.Atoi(m[1])
+		}
+		return m != nil
+	})
+	most := int(limit / 100 * float64(sent))
+	lost := k.unanswered(sent)
+	for start := time.Now(); len(lost) > 0 && (time.Since(start) < calm || len(lost) > most && time.Since(start) < repairLimit); lost = k.unanswered(sent) {
+		time.Sleep(calm / 10)
 	}
-	sent, _ := strconv.Atoi(m[1])
+	k.signal(syscall.SIGINT)
+	_ = k.cmd.Wait() // exits with 1 after a loss
+	k.tb.Logf("talk: %d echo requests, %d unanswered", sent, len(lost))
+	if len(lost) > most {
+		k.tb.Errorf("talk: %d of %d echo requests unanswered, more than %v %%: %v", len(lost), sent, limit, lost)
+	}
+}
+
+// unanswered returns the numbers of those of the first requests that were not answered yet.
+func (k *talk) unanswered(sent int) []int {
 	lost := make(map[int]bool)
 	for seq := 1; seq <= sent; seq++ {
 		lost[seq] = true
@@ -204,10 +220,7 @@ func (k *talk) end(limit float64) {
 		seq, _ := strconv.Atoi(m[1])
 		delete(lost, seq)
 	}
-	k.tb.Logf("talk: %d echo requests, %d unanswered", sent, len(lost))
-	if float64(len(lost)) > limit/100*float64(sent) {
-		k.tb.Errorf("talk: %d of %d echo requests unanswered, more than %v %%: %v", len(lost), sent, limit, slices.Sorted(maps.Keys(lost)))
-	}
+	return slices.Sorted(maps.Keys(lost))
 }
 
 func (k *talk) signal(sig os.Signal) {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -147,6 +148,8 @@ func (d *daemon) cleanUp() {
 
 // logBuffer keeps the end of what is written to it, and counts all lines.
 type logBuffer struct {
+	keep int // how many bytes; 0 means maxLog
+
 	mu    sync.Mutex
 	buf   bytes.Buffer
 	count int
@@ -160,7 +163,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	l.count += bytes.Count(p, []byte{'\n'})
 	l.buf.Write(p)
-	l.buf.Next(max(0, l.buf.Len()-maxLog))
+	l.buf.Next(max(0, l.buf.Len()-cmp.Or(l.keep, maxLog)))
 	return len(p), nil
 }
 

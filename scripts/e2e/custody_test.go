@@ -201,8 +201,12 @@ func (h *host) logged(text string) int {
 	return strings.Count(h.daemon.log.String(), text)
 }
 
+// requireLogged checks how often the daemon has logged a text. It waits for that, because the log arrives through a pipe.
 func (h *host) requireLogged(text string, want int) {
 	h.tb.Helper()
+	for end := time.Now().Add(countLimit); h.logged(text) < want && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	if n := h.logged(text); n != want {
 		h.tb.Errorf("%d log lines with %q, want %d\n%s", n, text, want, h.daemon.log)
 	}

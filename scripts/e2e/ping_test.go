@@ -28,13 +28,16 @@ func TestPing(t *testing.T) {
 	b.Run("nft", "add table inet closed")
 	b.Run("nft", "add chain inet closed in { type filter hook input priority 0; }")
 	b.Run("nft", "add rule inet closed in iifname "+ifName+" drop")
-	peer := func() peer {
+	peer := func() (only peer) {
 		t.Helper()
-		if peers := a.iface().Peers; len(peers) == 1 {
-			return peers[0]
-		}
-		t.Fatalf("peers %+v", a.iface().Peers)
-		return peer{}
+		eventually(t, countLimit, "the status has one peer", func() bool {
+			peers := a.iface().Peers
+			if len(peers) == 1 {
+				only = peers[0]
+			}
+			return len(peers) == 1
+		})
+		return only
 	}
 
 	// By address first: the peer's daemon answers, but its kernel must still resolve, which ARP

@@ -64,9 +64,7 @@ func TestR10StormUnderTraffic(t *testing.T) {
 		h.requireMemory(before[i])
 	}
 	pingAll(hosts...)
-	for _, wrong := range wrongPeers(hosts, addressedPeer) {
-		t.Error(wrong)
-	}
+	requirePeers(t, hosts, addressedPeer)
 	defer func() {
 		if t.Failed() {
 			t.Log(wrongPeers(hosts, everyPeer))

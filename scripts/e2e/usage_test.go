@@ -97,9 +97,7 @@ func TestWaits(t *testing.T) {
 	a.start()
 	a.Run("ip", "link", "set", ifName, "up")
 	a.waitReason(`underlay MTU too small.*raise .* by \d+`)
-	if want := `msg="device open" device=soft hca=soft underlay=` + nstest.Dev; !strings.Contains(a.daemon.log.String(), want) {
-		t.Errorf("the log does not name the underlay of the device; want %s", want)
-	}
+	a.daemon.waitLogged(`msg="device open" device=soft hca=soft underlay=` + nstest.Dev)
 
 	a.Run("ip", "link", "set", nstest.Dev, "mtu", "1500", "down")
 	a.waitReason(`port 1 is DOWN`)
@@ -140,9 +138,13 @@ func TestTwoDaemons(t *testing.T) {
 	// A daemon for another interface on the same underlay names the one that has the port, although its
 	// sandbox will hide that one.
 	second := await(t, a.Namespace, other, a.runDaemon("--control", other, "--name", "ib9"))
-	if want := fmt.Sprintf("port taken by ipoibd (pid %d)", a.daemon.cmd.Process.Pid); !strings.Contains(second.log.String(), want) {
-		t.Errorf("no %q in the log", want)
-	}
+	second.waitLogged(fmt.Sprintf("port taken by ipoibd (pid %d)", a.daemon.cmd.Process.Pid))
+}
+
+// waitLogged waits until the daemon has logged a text.
+func (d *daemon) waitLogged(text string) {
+	d.tb.Helper()
+	eventually(d.tb, countLimit, "the log has "+text, func() bool { return strings.Contains(d.log.String(), text) })
 }
 
 // Without a daemon, status and delete say so.

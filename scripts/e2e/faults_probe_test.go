@@ -17,8 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeInterval is the time between two echo requests of a probe.
-const probeInterval = time.Millisecond
+const (
+	// probeInterval is the time between two echo requests of a probe.
+	probeInterval = time.Millisecond
+	// probeBuffer is the size of its receive buffer in bytes: an answer takes 768, and the kernel's default holds only
+	// those of 0.3 s, for which a busy machine may let the reader wait.
+	probeBuffer = 8 << 20
+)
 
 // probe sends another host an echo request every millisecond until the test
 // ends, and keeps the times of requests and answers: the external view of an
@@ -64,7 +69,11 @@ func pingSocket() (*net.UDPConn, error) {
 	}
 	file := os.NewFile(uintptr(fd), "ping")
 	defer file.Close()
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, probeBuffer),
+	)
+	if err != nil {
 		return nil, err
 	}
 	conn, err := net.FilePacketConn(file)
@@ -158,15 +167,20 @@ func (p *probe) since(from time.Time) []echo {
 	return slices.Clone(p.echoes[first:])
 }
 
-// lost waits a second, and returns how many requests were not answered before.
+// lost ends the asking, and returns how many requests are not answered within a while.
 func (p *probe) lost() (n int) {
-	time.Sleep(time.Second)
-	for _, e := range p.since(time.Time{}) {
-		if e.answered.IsZero() && time.Since(e.asked) > time.Second {
-			n++
+	p.silent.Store(true)
+	for end := time.Now().Add(repairLimit); ; time.Sleep(10 * time.Millisecond) {
+		n = 0
+		for _, e := range p.since(time.Time{}) {
+			if e.answered.IsZero() {
+				n++
+			}
+		}
+		if n == 0 || time.Now().After(end) {
+			return n
 		}
 	}
-	return n
 }
 
 // silence returns the longest outage since a time.

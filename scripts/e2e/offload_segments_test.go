@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,8 +20,10 @@ import (
 type tapCapture struct {
 	tb   testing.TB
 	fd   int
-	ends atomic.Bool // no more traffic is made
+	ends atomic.Bool // it need not record more
 	done chan struct{}
+
+	mu sync.Mutex
 	// frames by direction; complete once done is closed.
 	sent, received []offloaded
 }
@@ -34,9 +37,10 @@ type offloaded struct {
 const (
 	// captureBuffer is the size of a capture's buffer in bytes.
 	captureBuffer = 1 << 30
-	// captureLull is how long a capture waits for more frames: ten times what a busy machine
-	// needs to forward one.
+	// captureLull is how long no more frames may come before the captures end.
 	captureLull = 200 * time.Millisecond
+	// captureWait is how long a capture waits for a frame at a time.
+	captureWait = 10 * time.Millisecond
 )
 
 // captureTAP starts a capture of ib0.
@@ -64,12 +68,12 @@ func openCapture() (fd int, err error) {
 	return fd, errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer),
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: captureLull.Microseconds()}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: captureWait.Microseconds()}),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index}),
 	)
 }
 
-// read reads until no frame arrives for a while after the end of the traffic.
+// read reads until the capture ends.
 func (c *tapCapture) read() {
 	defer close(c.done)
 	b := make([]byte, 1<<17)
@@ -83,17 +87,27 @@ func (c *tapCapture) read() {
 			continue
 		}
 		f := offloaded{[virtioLen]byte(b), slices.Clone(b[virtioLen:n])}
+		c.mu.Lock()
 		if from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING {
 			c.sent = append(c.sent, f)
 		} else {
 			c.received = append(c.received, f)
 		}
+		c.mu.Unlock()
 	}
 }
 
-// wait waits until all traffic has arrived. It fails the test if the capture lost a frame.
-func (c *tapCapture) wait() {
+// soFar returns the frames that were recorded so far.
+func (c *tapCapture) soFar() (sent, received []offloaded) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent, c.received
+}
+
+// end ends the capture. It fails the test if the capture lost a frame.
+func (c *tapCapture) end() {
 	c.tb.Helper()
+	c.ends.Store(true)
 	<-c.done
 	stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil || stats.Drops != 0 {

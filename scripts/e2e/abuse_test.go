@@ -158,7 +158,7 @@ func (h *host) memory(field string) int {
 	return 0
 }
 
-// talk sends one echo request every 10 ms.
+// talk sends one echo request every 10 ms, and prints when an answer comes.
 type talk struct {
 	tb  testing.TB
 	cmd *exec.Cmd
@@ -167,7 +167,7 @@ type talk struct {
 
 func (h *host) talkTo(other *host) *talk {
 	h.tb.Helper()
-	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-i", "0.01", other.ip4()), out: &logBuffer{keep: math.MaxInt}}
+	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-D", "-i", "0.01", other.ip4()), out: &logBuffer{keep: math.MaxInt}}
 	k.cmd.Stdout, k.cmd.Stderr = k.out, k.out
 	if err := k.cmd.Start(); err != nil {
 		h.tb.Fatalf("start the talk: %v", err)

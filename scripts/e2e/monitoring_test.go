@@ -37,13 +37,12 @@ func TestMonitoring(t *testing.T) {
 	hosts := newHosts(t, 4)
 	a, b, odd, monitor := hosts[0], hosts[1], hosts[2], hosts[3]
 	alerts := scaledRules(t, filepath.Join(monitor.dir, "alerts.yaml"))
-	p := monitor.prometheus(monitor.dir, a, b, odd)
-	began := time.Now()
-
 	a.join(a.monitored("give_up_after: 2s")...)
 	b.join(b.monitored("give_up_after: 10m")...)
 	pingAll(a, b)
 	a.stream(b)
+	p := monitor.prometheus(monitor.dir, a, b, odd) // not before, as a host is down until its daemon answers
+	began := time.Now()
 	eventually(t, alertLimit, "Prometheus scrapes both hosts", func() bool { return len(p.query("ipoibd_interface_ready", began)) == 2 })
 	time.Sleep(3 * time.Second)                                                                                                     // longer than the shortest "for"
 	early := slices.DeleteFunc(p.firing(began), func(alert string) bool { return strings.HasSuffix(alert, " "+odd.metricsAddr()) }) // it does not run yet
@@ -92,9 +91,10 @@ func TestMonitoring(t *testing.T) {
 
 	b.daemon.kill() // the stream goes on, and b's kernel refuses it
 	p.await("IpoibdDown", "IpoibdPeerRefuses")
-	for range 3 {
+	for start := time.Now(); !p.fires("IpoibdRestarting") && time.Since(start) < alertLimit; {
+		started := time.Now()
 		b.start(b.monitored("give_up_after: 10m")...)
-		time.Sleep(time.Second)
+		p.awaitScrape(b, started)
 		b.daemon.kill()
 	}
 	p.await("IpoibdRestarting")
@@ -104,15 +104,15 @@ func TestMonitoring(t *testing.T) {
 	a.daemon.inject(faultRequest{Kind: "replug"})
 	a.daemon.requirePost("/v1/recover", nil)
 	a.waitCarrier()
-	time.Sleep(time.Second) // a scrape sees the outage of the recovery
 
 	queries := dashboardQueries(t)
 	for _, q := range queries {
-		if n := len(p.query(q.scaled(), began)); n == 0 {
-			t.Errorf("%s: no data for %s", q.panel, q.expr)
-		} else {
-			t.Logf("%s: %d series for %s", q.panel, n, q.expr)
-		}
+		n := 0
+		eventually(t, repairLimit, q.panel+": data for "+q.expr, func() bool { // once a scrape sees the outage of the recovery
+			n = len(p.query(q.scaled(), began))
+			return n > 0
+		})
+		t.Logf("%s: %d series for %s", q.panel, n, q.expr)
 	}
 	t.Logf("%d alerts and %d queries in %s", len(alerts), len(queries), time.Since(began).Round(time.Second))
 }

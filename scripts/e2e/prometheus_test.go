@@ -16,8 +16,12 @@ import (
 	"time"
 )
 
-// prometheusAddr is where Prometheus answers, in its host's namespace.
-const prometheusAddr = "127.0.0.1:9090"
+const (
+	// prometheusAddr is where Prometheus answers, in its host's namespace.
+	prometheusAddr = "127.0.0.1:9090"
+	// prometheusLimit bounds its start, which takes a second of a processor, of which it gets a tenth on a busy machine.
+	prometheusLimit = time.Minute
+)
 
 // prometheus is Debian's Prometheus, which scrapes daemons every half second.
 type prometheus struct {
@@ -62,7 +66,7 @@ func (h *host) prometheus(dir string, targets ...*host) *prometheus {
 			return conn, err
 		},
 	}}}
-	eventually(h.tb, startLimit, "prometheus answers", func() bool {
+	eventually(h.tb, prometheusLimit, "prometheus answers", func() bool {
 		resp, err := p.client.Get("http://prometheus/-/ready")
 		if err != nil {
 			return false
@@ -153,7 +157,7 @@ func (p *prometheus) await(alerts ...string) {
 	p.host.tb.Helper()
 	start := time.Now()
 	for _, name := range alerts {
-		want := name + " " + p.expected[name].metricsAddr()
+		want := p.awaited(name)
 		for !slices.Contains(p.firing(start.Add(-alertLimit)), want) {
 			if time.Since(start) > alertLimit {
 				p.host.tb.Fatalf("%s has not fired; these have: %v\n%s", want, p.firing(start.Add(-alertLimit)), p.expected[name].describe())
@@ -162,4 +166,22 @@ func (p *prometheus) await(alerts ...string) {
 		}
 		p.host.tb.Logf("%s after %s", want, time.Since(start).Round(100*time.Millisecond))
 	}
+}
+
+// awaited is an alert with the address of the host that has the fault, as firing returns it.
+func (p *prometheus) awaited(alert string) string {
+	return alert + " " + p.expected[alert].metricsAddr()
+}
+
+// fires reports whether an alert has fired within the last minute for the host that has the fault.
+func (p *prometheus) fires(alert string) bool {
+	p.host.tb.Helper()
+	return slices.Contains(p.firing(time.Now().Add(-time.Minute)), p.awaited(alert))
+}
+
+// awaitScrape waits until Prometheus has scraped a host since a time.
+func (p *prometheus) awaitScrape(h *host, since time.Time) {
+	p.host.tb.Helper()
+	scraped := fmt.Sprintf("timestamp(up{instance=%q}) > %.3f and up == 1", h.metricsAddr(), float64(since.UnixMilli())/1000)
+	eventually(p.host.tb, alertLimit, "prometheus scrapes "+h.metricsAddr(), func() bool { return len(p.query(scraped, since)) > 0 })
 }

@@ -29,12 +29,13 @@ const (
 	// numberedMin holds the number and the checksum.
 	numberedMin = 16
 	// numberedBurst is sent at once every numberedPause, unless numberedWindow datagrams are on
-	// their way: so many fit into each queue, however long a busy machine lets a daemon wait. If
-	// none arrives for numberedPatience, those are lost.
+	// their way: so many fit into each queue, however long a busy machine lets a daemon wait. The
+	// shortest is that of a queue pair's receives. If none arrives for numberedPatience, those are
+	// lost; if they still came, twice as many would be on their way from then on.
 	numberedBurst    = 32
 	numberedPause    = 4 * time.Millisecond
-	numberedWindow   = 256
-	numberedPatience = 500 * time.Millisecond
+	numberedWindow   = 3 * receives / 4
+	numberedPatience = 5 * time.Second
 	// numberedLull is how long a receiver waits for more: ten times what a busy machine
 	// needs.
 	numberedLull = 2 * time.Second
@@ -81,8 +82,10 @@ func numberedSizes(n, mtu int) (sizes []int) {
 // flow is one direction of numbered datagrams.
 type flow struct {
 	from, to *host
-	addr     string // of the receiver
+	addr     string      // of the receiver
+	enough   func() bool // until this is true, it starts over with the sizes when all were sent; nil: it does not
 	got      map[uint64]int
+	sent     int
 	arrived  atomic.Int64 // different ones
 	ended    atomic.Bool  // all were sent
 }
@@ -130,11 +133,12 @@ func (f *flow) send(sizes []int) error {
 	defer out.Close()
 	rnd := rand.NewChaCha8([32]byte{relaySeed})
 	lost := 0
-	for i, size := range sizes {
-		if i%numberedBurst == 0 {
-			lost = f.await(i, lost)
+	for ; f.sent < len(sizes) || f.enough != nil && !f.enough(); f.sent++ {
+		if f.sent%numberedBurst == 0 {
+			lost = f.await(f.sent, lost)
 		}
-		if _, err := out.Write(numbered(rnd, uint64(i), size)); err != nil && !errors.Is(err, syscall.ENOBUFS) {
+		size := sizes[f.sent%len(sizes)]
+		if _, err := out.Write(numbered(rnd, uint64(f.sent), size)); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return fmt.Errorf("send %d bytes: %w", size, err)
 		}
 	}

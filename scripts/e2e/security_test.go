@@ -59,7 +59,7 @@ func TestSecurityRulesLetOnlyTheDaemonSend(t *testing.T) {
 	ordinary := strconv.Itoa(stranger)
 	user, foreign := attempt{b, a, ordinary, nstest.IPv4(1)}, attempt{b, a, "0", outside}
 	for _, at := range []attempt{user, foreign} {
-		if out, err := at.inject(service.port); err != nil || !service.heard() {
+		if out, err := at.inject(service.port); err != nil || !service.heard(repairLimit) {
 			t.Fatalf("without rules, user %s cannot send from %s: %v\n%s\n%s", at.uid, at.from, err, out, a.describe())
 		}
 	}
@@ -89,7 +89,7 @@ func TestSecurityRulesLetOnlyTheDaemonSend(t *testing.T) {
 			t.Errorf("root cannot send: %v\n%s", err, out)
 		}
 	}
-	if service.heard() {
+	if service.heard(time.Second) {
 		t.Error("with the rules, a packet was injected")
 	}
 	pingAll(a, b)
@@ -131,7 +131,7 @@ func TestSecurityRulesOfNodesStopPods(t *testing.T) {
 	// Masquerading keeps the source port, so the packet arrives as its ICRC has it.
 	injection := attempt{&host{Namespace: pod, tb: t, number: node.number}, a, strconv.Itoa(stranger), inPod}
 	wire := roce.Path{Src: node.underlay(), Dst: a.underlay(), SrcPort: injected}
-	if out, err := injection.injectAs(wire, service.port); err != nil || !service.heard() {
+	if out, err := injection.injectAs(wire, service.port); err != nil || !service.heard(repairLimit) {
 		t.Fatalf("without rules, a pod cannot inject: %v\n%s\n%s", err, out, a.describe())
 	}
 
@@ -146,7 +146,7 @@ func TestSecurityRulesOfNodesStopPods(t *testing.T) {
 		if out, err := injection.injectAs(wire, service.port); err != nil {
 			t.Errorf("the pod: %v\n%s", err, out)
 		}
-		if service.heard() {
+		if service.heard(time.Second) {
 			t.Error("with the rules, a packet was injected")
 		}
 		pingAll(a, node)
@@ -215,9 +215,9 @@ func listen(t *testing.T, h *host) (v victim) {
 	return v
 }
 
-// heard reports whether a datagram has arrived or arrives within a second.
-func (v victim) heard() bool {
-	if err := v.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+// heard reports whether a datagram has arrived or arrives within a while.
+func (v victim) heard(limit time.Duration) bool {
+	if err := v.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return false
 	}
 	_, _, err := v.conn.ReadFrom(make([]byte, 64))

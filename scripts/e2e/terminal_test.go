@@ -68,8 +68,7 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 		{"run", "--sandbox=false", "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock")},
 		{"run", "--underlay", "\x1b[31mx\nx", "--control", filepath.Join(h.dir, "control.sock")},
 	} {
-		cmd := h.ipoibd(args...)
-		out := endsWithin(t, cmd)
+		out := printed(t, h.ipoibd(args...), `[31mx`)
 		if strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
 			t.Errorf("ipoibd %q prints %q, want no control characters", args, out)
 		}
@@ -84,15 +83,21 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 	}
 }
 
-// endsWithin runs a command, kills it after 3 s, and returns its output.
-func endsWithin(t *testing.T, cmd *exec.Cmd) string {
+// printed runs a command and returns its output. It kills the command after 3 s, or later if it has not printed a
+// text by then.
+func printed(t *testing.T, cmd *exec.Cmd, text string) string {
 	t.Helper()
 	var out logBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(3*time.Second, func() { _ = cmd.Process.Kill() })
+	kill := time.AfterFunc(3*time.Second, func() {
+		for end := time.Now().Add(startLimit); !strings.Contains(out.String(), text) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		_ = cmd.Process.Kill()
+	})
 	_ = cmd.Wait() // most of them fail
 	kill.Stop()
 	return out.String()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,8 +108,8 @@ func (h *host) enter() error {
 }
 
 // A local user without capabilities keeps trying to bind port 4791 in every way while the
-// device is reset ten times. Each try finds the port in use, although the same way works
-// for another port, and the resets take about as long as without the user.
+// device is reset ten times, and rests during ten resets in between. Each try finds the port in use, although the same
+// way works for another port, and the resets take about as long as without the user.
 func TestPortStaysOursAcrossResets(t *testing.T) {
 	if nstest.EnterAlone(t) {
 		return
@@ -129,12 +130,8 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 		})
 		return end.outage()
 	}
-	var alone, attacked []time.Duration
-	for range resets {
-		alone = append(alone, reset())
-	}
-
 	var stop atomic.Bool
+	var rests sync.Mutex // held: the user does not try
 	var tries int
 	wrong := map[string]int{} // unexpected outcomes
 	try := func(i int, port uint16, want error) {
@@ -151,10 +148,16 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 			try(i, roce.Port+1, nil)
 		}
 		for ; !stop.Load(); tries++ {
+			rests.Lock()
 			try(tries%len(bindings), roce.Port, unix.EADDRINUSE)
+			rests.Unlock()
 		}
 	})
-	for range resets {
+	var alone, attacked []time.Duration
+	for range resets { // in turn, so that others delay both alike
+		rests.Lock()
+		alone = append(alone, reset())
+		rests.Unlock()
 		attacked = append(attacked, reset())
 	}
 	stop.Store(true)

@@ -11,6 +11,10 @@ import (
 // bridge is the name of a segment's bridge in its own namespace.
 const bridge = "br0"
 
+// tapFrames is how many frames wait for the reader of a TAP: those of some seconds, because
+// an emulator may wait that long for its processor. The kernel's default is 500.
+const tapFrames = 8192
+
 // Segment is an Ethernet segment: a bridge without multicast snooping in its own
 // namespace. Only one goroutine at a time may add hosts and TAPs.
 type Segment struct {
@@ -44,12 +48,12 @@ func (s *Segment) Host(i int) *Namespace {
 
 // Tap creates a TAP on the segment and returns its queue, for example for the network
 // interface of a virtual machine. The queue carries Ethernet frames with a virtio header.
-// The caller closes the file. The TAP disappears with its last descriptor.
+// It holds [tapFrames]. The caller closes the file. The TAP disappears with its last descriptor.
 func (s *Segment) Tap() *os.File {
 	s.tb.Helper()
 	port := s.nextPort()
 	file := s.Namespace.Tap(port)
-	s.Run("ip", "link", "set", port, "mtu", fmt.Sprint(s.mtu))
+	s.Run("ip", "link", "set", port, "mtu", fmt.Sprint(s.mtu), "txqueuelen", fmt.Sprint(tapFrames))
 	s.plug(port)
 	s.setUp(port)
 	return file

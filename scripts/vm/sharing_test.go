@@ -172,13 +172,19 @@ func (s *sharer) killInReset(hit func() bool) {
 			s.tb.Fatalf("status of the daemon: %+v, %v", daemon, err)
 		}
 		resets := s.resets()
-		killer := s.start("sh", "-c", fmt.Sprintf("echo ready; while [ -e %s ]; do :; done; kill -9 %d", rxePath, daemon.PID))
+		killer := s.start("sh", "-c", fmt.Sprintf(killerScript, rxePath, daemon.PID))
 		eventually(s.tb, "the killer runs", func() bool { return killer.Stdout() != "" })
 		s.Try("ipoibd", "reset", "device", "--control", s.control) // the daemon may die before it answers
 		eventually(s.tb, "the daemon is killed, or has reset the device", func() bool { return s.killed() || s.resets() > resets })
+		if !s.killed() { // or its end is not reported yet
+			s.Try("kill", strings.TrimSpace(killer.Stdout()))
+			awaitExit(s.tb, killer)
+			if strings.Contains(killer.Stdout(), "killed") {
+				awaitExit(s.tb, s.daemon)
+			}
+		}
 		switch {
 		case !s.killed():
-			killer.Signal(syscall.SIGKILL)
 			s.waitReachesPeer()
 		case hit():
 			s.tb.Logf("daemon %d was killed at the right moment by try %d", s.number, n+1)
@@ -189,6 +195,10 @@ func (s *sharer) killInReset(hit func() bool) {
 	}
 	s.tb.Fatalf("the daemon was not killed at the right moment in %d tries", tries)
 }
+
+// killerScript kills a process once a file has vanished, and says so. It prints its own process ID first. Until it
+// kills, SIGTERM ends it.
+const killerScript = "trap exit TERM; echo $$; while [ -e %s ]; do :; done; trap '' TERM; kill -9 %d && echo killed"
 
 func (s *sharer) killed() bool {
 	select {

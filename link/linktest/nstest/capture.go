@@ -1,6 +1,8 @@
 package nstest
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -15,7 +17,7 @@ const (
 	captureLimit = 10 * time.Second
 	// captureFlush is how long the kernel may hold packets back from dumpcap.
 	captureFlush = time.Second
-	// capturePoll is the interval at which Capture checks whether dumpcap has started.
+	// capturePoll is the interval at which a Capture looks at dumpcap.
 	capturePoll = 10 * time.Millisecond
 )
 
@@ -54,6 +56,10 @@ var complete = regexp.MustCompile(`Packets received/dropped .*: \d+/0 `)
 func (c *Capture) Stop() {
 	c.tb.Helper()
 	time.Sleep(captureFlush)
+	// It reads nothing more after the signal, and sleeps only once it has read all.
+	for end := time.Now().Add(captureLimit); !c.sleeps() && time.Now().Before(end); {
+		time.Sleep(capturePoll)
+	}
 	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		c.tb.Fatalf("stop dumpcap: %v", err)
 	}
@@ -63,6 +69,13 @@ func (c *Capture) Stop() {
 	if !complete.MatchString(c.log.String()) {
 		c.tb.Fatalf("the capture is incomplete:\n%s", c.log)
 	}
+}
+
+// sleeps reports whether dumpcap waits for packets (proc_pid_stat(5), state).
+func (c *Capture) sleeps() bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(state, "S")
 }
 
 // captureLog is the output of dumpcap.

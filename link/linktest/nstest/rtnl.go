@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"unsafe"
@@ -62,7 +63,11 @@ func (ns *Namespace) HoldRTNL(name string) (release func()) {
 		ended <- errno
 	}()
 	waits := []unix.PollFd{{Fd: int32(uffd), Events: unix.POLLIN}} // readable once the copy waits
-	if n, err := unix.Poll(waits, int(operationalLimit.Milliseconds())); n != 1 || waits[0].Revents != unix.POLLIN {
+	n, err := unix.Poll(waits, int(operationalLimit.Milliseconds()))
+	for errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+		n, err = unix.Poll(waits, int(operationalLimit.Milliseconds()))
+	}
+	if n != 1 || waits[0].Revents != unix.POLLIN {
 		ns.tb.Fatalf("the kernel does not hold the lock after %v: %d descriptors, events %#x, %v",
 			operationalLimit, n, waits[0].Revents, err)
 	}

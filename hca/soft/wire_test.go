@@ -2,6 +2,7 @@ package soft_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -86,6 +87,9 @@ func readRoCE(t *testing.T, fd int, is4 bool) (roce.Path, []byte) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+			continue
+		}
 		if err != nil {
 			t.Fatalf("capture: %v", err)
 		}

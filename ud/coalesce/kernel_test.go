@@ -3,6 +3,7 @@ package coalesce
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -188,6 +189,9 @@ func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, tap) map[flow]
 		out, buf := map[flow][]string{}, make([]byte, 1<<16)
 		for {
 			n, err := unix.Read(fd, buf[10:])
+			if errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+				continue
+			}
 			if err != nil {
 				t.Fatalf("the last packet did not arrive: %v", err)
 			}

@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"testing"
 	"time"
 
@@ -42,6 +43,9 @@ func captureUDP(t *testing.T, fd, ipLen int) []byte {
 	buf := make([]byte, 2048)
 	for {
 		n, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+			continue
+		}
 		if err != nil {
 			t.Fatalf("capture: %v", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -53,9 +54,11 @@ func TestTakeOver(t *testing.T) {
 				t.Errorf("%s has decreased from %d to %d", name, n.Value, is.Counters[name].Value)
 			}
 		}
-		if is.Counters["rx_posts"].Value <= was.Counters["rx_posts"].Value || last.Devices[0].Opens <= before.Devices[0].Opens {
-			t.Errorf("the new process has posted no receives, or not opened the device")
-		}
+		r.eventually("the new process has posted receives, and opened the device", func() bool {
+			last, err = control.GetStatus(t.Context(), cfg.Control)
+			must(t, err)
+			return last.Interfaces[0].Counters["rx_posts"].Value > was.Counters["rx_posts"].Value && last.Devices[0].Opens > before.Devices[0].Opens
+		})
 	}
 	if last.Devices[0].Opens != 4 {
 		t.Errorf("the device was opened %d times, want 4", last.Devices[0].Opens)
@@ -227,6 +230,10 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 			r = r.succeed(opts)
 		}
 		after, other := r.device("d1").Recovery, r.iface(1)
+		if after.State == "given_up" && state == "waiting" && time.Now().After(before.GivesUp) {
+			t.Logf("the hand-overs took longer than d1 waits")
+			continue
+		}
 		if after.State != state || after.Since.IsZero() || !after.Since.Equal(before.Since) || len(after.History) != len(before.History) || after.GivesUp.Sub(before.GivesUp).Abs() > time.Second {
 			t.Errorf("d1 %s\nwas %+v\nis %+v", state, before, after)
 		}
@@ -254,6 +261,8 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 	r.stop()
 }
 
+var tryAgain = regexp.MustCompile(`try again in (10|[1-9])s`)
+
 // After a hand-over for which traffic has stopped in vain there is a pause before the next one, and the
 // refusal says for how long.
 func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
@@ -274,7 +283,7 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 	r.waitState(0, "up")
 	opts := options()
 	opts.TakeOver = true
-	if err := Run(t.Context(), cfg, opts); err == nil || !strings.Contains(err.Error(), "try again in 10s") && !strings.Contains(err.Error(), "try again in 9s") || !strings.Contains(err.Error(), "stop the running daemon") {
+	if err := Run(t.Context(), cfg, opts); err == nil || !tryAgain.MatchString(err.Error()) || !strings.Contains(err.Error(), "stop the running daemon") {
 		t.Errorf("a hand-over right after one that failed: %v", err)
 	}
 	r.waitState(0, "up")

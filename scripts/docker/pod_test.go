@@ -108,7 +108,13 @@ const streamPort, measurePort = "5201", "5202"
 func (p *pod) serve(port string, args ...string) {
 	p.t.Helper()
 	p.do(append([]string{"exec", "--detach", p.app(), "iperf3", "--server", "--port", port}, args...)...)
-	eventually(p.t, "iperf3 listens", func() bool { return strings.Contains(p.inApp("ss", "-Hltn", "sport = "+port), port) }, nil)
+	eventually(p.t, "iperf3 listens", func() bool { return p.listens(port) }, nil)
+}
+
+// listens reports whether a program listens on a port in the pod.
+func (p *pod) listens(port string) bool {
+	p.t.Helper()
+	return strings.Contains(p.inApp("ss", "-Hltn", "sport = "+port), port)
 }
 
 // stream starts a connection to a pod that serves. It lasts for a day, or until one of the
@@ -158,7 +164,8 @@ func (s *stream) requireMoves(after string) {
 	}, nil)
 }
 
-// throughput measures a TCP connection to a pod, in Mbit/s.
+// throughput measures a TCP connection to a pod, in Mbit/s. It returns once the server has ended, because the next one
+// could not listen beside it.
 func (p *pod) throughput(to *pod, more ...string) float64 {
 	p.t.Helper()
 	var result struct {
@@ -173,6 +180,7 @@ func (p *pod) throughput(to *pod, more ...string) float64 {
 	if err := json.Unmarshal([]byte(out), &result); err != nil {
 		p.t.Fatalf("iperf3: %v\n%s", err, out)
 	}
+	eventually(p.t, "iperf3 has ended", func() bool { return !to.listens(measurePort) }, nil)
 	return result.End.Received.BitsPerSecond / 1e6
 }
 

@@ -105,7 +105,8 @@ func begin(m *machine) {
 	m.run("ipoibd", "status")
 	m.run("test", "-d", "/sys/class/net/ib0")
 	m.waitUp()
-	if log := m.run("journalctl", "--no-pager", "--unit=ipoibd.service"); strings.Contains(log, "level=WARN") || !strings.Contains(log, "the system waits for this daemon before it sleeps") {
+	m.waitLogged("the system waits for this daemon before it sleeps")
+	if log := m.log(); strings.Contains(log, "level=WARN") {
 		m.t.Errorf("the unit lacks something that the daemon wants:\n%s", log)
 	}
 
@@ -132,6 +133,18 @@ func begin(m *machine) {
 func (m *machine) waitUp() {
 	m.t.Helper()
 	eventually(m.t, "ib0 is up", func() bool { return m.property("StatusText") == "ib0 up" })
+}
+
+// log returns what the journal has of the service. journald writes it a little later.
+func (m *machine) log() string {
+	m.t.Helper()
+	return m.run("journalctl", "--no-pager", "--unit=ipoibd.service")
+}
+
+// waitLogged waits until the journal contains a text.
+func (m *machine) waitLogged(text string) {
+	m.t.Helper()
+	eventually(m.t, "the journal contains "+text, func() bool { return strings.Contains(m.log(), text) })
 }
 
 // identity is what must not change while the daemon is restarted.
@@ -234,9 +247,7 @@ func hang(m *machine) {
 	if now := m.identity(); now != before {
 		m.t.Errorf("ib0 was %s, is %s", before, now)
 	}
-	if log := m.run("journalctl", "--no-pager", "--unit=ipoibd.service"); !strings.Contains(log, "Watchdog timeout (limit "+watchdog+")") {
-		m.t.Errorf("the journal does not show the watchdog:\n%s", log)
-	}
+	m.waitLogged("Watchdog timeout (limit " + watchdog + ")")
 }
 
 // operations: the commands for symptoms in docs/operations.md work.
@@ -286,9 +297,7 @@ func reload(m *machine) {
 	if out, err := m.in("systemctl", "reload", "ipoibd").CombinedOutput(); err == nil {
 		m.t.Errorf("a file with a mistake was applied: %s", out)
 	}
-	if log := m.run("journalctl", "--no-pager", "--unit=ipoibd.service"); !strings.Contains(log, "/etc/ipoibd/ipoibd.yaml:1") {
-		m.t.Errorf("the journal does not name the mistake:\n%s", log)
-	}
+	m.waitLogged("/etc/ipoibd/ipoibd.yaml:1") // the mistake
 	m.write("/etc/ipoibd/ipoibd.yaml", fmt.Sprintf(file, ""))
 	m.run("systemctl", "reload", "ipoibd")
 	if now := m.identity(); now != before || m.property("MainPID") != pid {

@@ -85,7 +85,7 @@ func requireHandOverInReset(t *testing.T, g inGuest, leader, other *sharer) {
 	program := holdDevice(t, g)
 	releases := func() int { return strings.Count(other.daemon.Stderr(), "a reset of the shared device is pending") }
 	before := releases()
-	leader.ipoibd("reset", "device")
+	order := leader.start("ipoibd", "reset", "device", "--control", leader.control) // its end is not awaited, as the grace is short
 	eventually(t, "the device is released for the reset", func() bool { return releases() > before })
 	leader.daemon.Signal(syscall.SIGSTOP)
 	taker := other.start("ipoibd", other.takeOverArgs()...)
@@ -94,6 +94,7 @@ func requireHandOverInReset(t *testing.T, g inGuest, leader, other *sharer) {
 		t.Errorf("asked to hand over in a reset: %s", text)
 	}
 	leader.daemon.Signal(syscall.SIGCONT)
+	awaitExit(t, order)
 	leader.waitReachesPeer()
 	other.waitReachesPeer()
 	if kernelIndex(g) != index {

@@ -60,7 +60,12 @@ func TestCaptureIsCompletedByTheDaemon(t *testing.T) {
 	d.block = 1
 	path, stop := start(t, d)
 	var out safeBuffer
-	time.AfterFunc(100*time.Millisecond, stop)
+	go func() {
+		for d.captures.Load() == 0 && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		stop()
+	}()
 	sum, err := GetCapture(t.Context(), path, &capture.Request{}, &out)
 	if err != nil || sum.Packets != 3 || !strings.HasSuffix(out.text(), "end") {
 		t.Errorf("%+v, %v, %d bytes", sum, err, out.Len())

@@ -283,7 +283,11 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 	r.waitState(0, "up")
 	opts := options()
 	opts.TakeOver = true
-	if err := Run(t.Context(), cfg, opts); err == nil || !tryAgain.MatchString(err.Error()) || !strings.Contains(err.Error(), "stop the running daemon") {
+	r.eventually("the hand-over that failed has ended", func() bool { // traffic goes on before
+		err = Run(t.Context(), cfg, opts)
+		return err == nil || !strings.Contains(err.Error(), "another hand-over is under way")
+	})
+	if err == nil || !tryAgain.MatchString(err.Error()) || !strings.Contains(err.Error(), "stop the running daemon") {
 		t.Errorf("a hand-over right after one that failed: %v", err)
 	}
 	r.waitState(0, "up")

@@ -89,19 +89,18 @@ func (s *siege) forgedND(link ipoib.Addr) (msgs [][]byte) {
 	return msgs
 }
 
-// beliefs returns the neighbour entries of the hosts' kernels and daemons,
-// without their age.
+// beliefs returns the neighbour entries of the hosts' kernels and daemons, without their age and without link-local
+// addresses: the kernel announces them after DAD, and probes a neighbour from them some seconds after its first packet.
 func (s *siege) beliefs() (all []string) {
 	s.t.Helper()
 	for _, h := range s.honest() {
 		for line := range strings.Lines(h.Run("ip", "-o", "neigh", "show", "dev", ifName)) {
-			if f := strings.Fields(line); len(f) > 2 && f[1] == "lladdr" {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == "lladdr" && !strings.HasPrefix(f[0], "fe80:") {
 				all = append(all, fmt.Sprintf("host %d: kernel: %s", h.number, f[:3]))
 			}
 		}
 		for _, p := range h.iface().Peers {
 			slices.Sort(p.IPs)
-			// The kernel announces a link-local address after DAD, at an unpredictable time.
 			ips := slices.DeleteFunc(p.IPs, func(ip string) bool { return strings.HasPrefix(ip, "fe80:") })
 			all = append(all, fmt.Sprintf("host %d: daemon: %s %s %#x %s", h.number, p.MAC, p.GID, p.QPN, ips))
 		}

@@ -57,16 +57,17 @@ func TestR07AbuseWrongDatagrams(t *testing.T) {
 	s.end(1)
 }
 
-// volley sends a packet many times to a, and requires that all are dropped for
-// one reason.
+// volley sends a packet many times to a, and requires that all are dropped for one reason. Less often if
+// they are so large that they would not fit into the socket's buffer while the daemon waits for a processor.
 func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	s.t.Helper()
 	if strings.HasPrefix(reason, "neigh_") {
 		time.Sleep(volley * time.Second / slowPathRate) // so that the slow path's limit drops none
 	}
-	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: volley}, func() {
+	n := min(volley, volleyMost/(1+len(p.msg)))
+	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: uint64(n)}, func() {
 		perPause := max(1, volleyBytes/(1+len(p.msg)))
-		for i := range volley {
+		for i := range n {
 			if i%perPause == perPause-1 {
 				time.Sleep(time.Millisecond)
 			}
@@ -81,6 +82,9 @@ const slowPathRate = 1000
 // volleyBytes is sent per millisecond: less than the smallest default size of a
 // socket buffer (208 KiB), including overhead.
 const volleyBytes = 64 << 10
+
+// volleyMost bounds the bytes of a volley. With the overhead they take up to half of the daemon's receive buffer.
+const volleyMost = 4 << 20
 
 // maxCut is the longest truncated datagram.
 const maxCut = 80

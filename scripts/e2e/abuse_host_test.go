@@ -121,7 +121,6 @@ const (
 	keptForOne  = 64
 	resolutions = 256
 	askTime     = 3 * time.Second
-	volleyPause = 100 * time.Millisecond
 )
 
 // neverResolved sends to unused addresses: first many frames to one address,
@@ -133,24 +132,30 @@ func (s *siege) neverResolved(port *packetSocket) {
 		dst := netip.AddrFrom4([4]byte{10, 44, 1 + byte(i>>8), byte(i)}).String()
 		return ether(ipoib.MAC{2, 0, 0, 0x66, byte(i >> 8), byte(i)}, mac(bridgeMAC), ipoib.EtherTypeIPv4, ipv4(s.a.ip4(), dst))
 	}
-	start := time.Now()
+	handled := func() uint64 {
+		now, err := s.a.daemon.usage(s.t.Context()) // quickly, because all must be sent within askTime
+		if err != nil || len(now.Interfaces) != 1 {
+			s.t.Fatalf("status: %v, %+v", err, now)
+		}
+		return now.Interfaces[0].Counters["neigh_from_host"]
+	}
+	var end time.Time
 	s.a.expect("never resolved", map[string]uint64{
 		"neigh_drop_kept_frames_full": one - keptForOne,
 		"neigh_drop_resolutions_full": many - (resolutions - 1),
 		"neigh_drop_unresolved":       0, // not yet
 	}, func() {
-		for range one {
-			port.send(to(0))
-		}
-		for i := range many {
-			if i%volley == 0 {
-				time.Sleep(volleyPause) // the slow path's queue is also bounded
+		before := handled()
+		for n := range one + many {
+			if n%volley == 0 { // the queues of the TAP and of the slow path are also bounded
+				eventually(s.t, countLimit, "the table has seen the frames so far", func() bool { return handled()-before >= uint64(n) })
 			}
-			port.send(to(1 + i))
+			port.send(to(max(0, n-one+1)))
 		}
+		end = time.Now()
 	})
 	s.a.expect("given up", map[string]uint64{"neigh_drop_unresolved": keptForOne + resolutions - 1}, func() {
-		time.Sleep(time.Until(start.Add(askTime)))
+		time.Sleep(time.Until(end.Add(askTime)))
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -30,6 +31,12 @@ func (h *host) capture() *capture {
 // datagrams counts the datagrams by source address.
 func (c *capture) datagrams(tb testing.TB) map[netip.Addr]uint64 {
 	tb.Helper()
+	return c.datagramsBetween(tb, time.Time{}, time.Now())
+}
+
+// datagramsBetween counts those that were captured after one time and before another.
+func (c *capture) datagramsBetween(tb testing.TB, from, to time.Time) map[netip.Addr]uint64 {
+	tb.Helper()
 	text, err := os.ReadFile(c.Path)
 	if err != nil {
 		tb.Fatal(err)
@@ -40,14 +47,16 @@ func (c *capture) datagrams(tb testing.TB) map[netip.Addr]uint64 {
 	}
 	count := map[netip.Addr]uint64{}
 	for {
-		data, _, err := r.ReadPacketData()
+		data, info, err := r.ReadPacketData()
 		if errors.Is(err, io.EOF) {
 			return count
 		}
 		if err != nil {
 			tb.Fatalf("read %s: %v", c.Path, err)
 		}
-		count[sourceOf(tb, data)]++
+		if info.Timestamp.After(from) && info.Timestamp.Before(to) {
+			count[sourceOf(tb, data)]++
+		}
 	}
 }
 

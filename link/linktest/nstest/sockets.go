@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DestroySockets makes the kernel destroy the AF_INET6 UDP sockets on a port (SOCK_DESTROY of sock_diag(7)),
-// as any process with CAP_NET_ADMIN in the namespace can. It returns their number, which includes
+// DestroySockets makes the kernel destroy the AF_INET6 UDP sockets that some ports have now (SOCK_DESTROY of
+// sock_diag(7)), as any process with CAP_NET_ADMIN in the namespace can. It returns their number, which includes
 // those that their owner closes meanwhile.
-func (ns *Namespace) DestroySockets(tb testing.TB, port uint16) (n int) {
+func (ns *Namespace) DestroySockets(tb testing.TB, ports ...uint16) (n int) {
 	tb.Helper()
 	ns.Do(func() {
 		sockets, err := netlink.SocketDiagUDP(unix.AF_INET6)
 		must(tb, "list the UDP sockets", err)
 		for _, s := range sockets {
-			if s.ID.SourcePort == port {
+			if slices.Contains(ports, s.ID.SourcePort) {
 				if err := destroySocket(s); !errors.Is(err, unix.ENOENT) || listed(tb, s) {
 					must(tb, "destroy a UDP socket", err)
 				}

@@ -22,18 +22,26 @@ type book struct {
 func (h *host) book() book {
 	h.tb.Helper()
 	b := book{h.tb, map[string]uint64{}}
+	s := h.counted()
+	b.add("hca_", s.Devices[0].Counters)
+	b.add("", s.Interfaces[0].Counters)
+	b.add("", s.Interfaces[0].Kernel)
+	return b
+}
+
+// counted returns the status with the kernel's counters, which are missing while another process holds the rtnl lock,
+// which is that of all namespaces.
+func (h *host) counted() status {
+	h.tb.Helper()
 	s := h.daemon.status()
-	for range 20 { // the kernel's counters are missing while another process holds the rtnl lock
+	for range 20 {
 		if _, ok := s.Interfaces[0].Kernel["kernel_rx_packets"]; ok {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
 		s = h.daemon.status()
 	}
-	b.add("hca_", s.Devices[0].Counters)
-	b.add("", s.Interfaces[0].Counters)
-	b.add("", s.Interfaces[0].Kernel)
-	return b
+	return s
 }
 
 func (b book) add(prefix string, list map[string]uint64) {

@@ -43,7 +43,7 @@ func TestCountersAreDocumented(t *testing.T) {
 	h.start("--peer", nstest.IPv4(2)) // for the counters of peers
 	h.Run("ip", "link", "set", ifName, "up")
 	h.waitCarrier()
-	s := h.daemon.status()
+	s := h.counted()
 	shown := map[string]bool{}
 	for _, counters := range []map[string]uint64{s.Devices[0].Counters, s.Interfaces[0].Counters, s.Interfaces[0].Kernel} {
 		for name := range counters {

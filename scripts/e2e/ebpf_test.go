@@ -42,14 +42,14 @@ func TestFilterOfTheDaemon(t *testing.T) {
 	if got, want := a.daemon.process("CapEff", "CapPrm"), fmt.Sprintf("CapEff %016[1]x, CapPrm %016[1]x", 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	before := a.iface()
+	before := a.counted().Interfaces[0].Kernel
 	a.expect("filtered", map[string]uint64{"tap_drop_filter_lldp": volley}, func() { lldp(a, volley) })
 	pingAll(a, b)
-	after := a.iface()
-	if passed := after.Kernel["tap_filter_passed"] - before.Kernel["tap_filter_passed"]; passed == 0 {
+	after := a.counted().Interfaces[0].Kernel
+	if passed := after["tap_filter_passed"] - before["tap_filter_passed"]; passed == 0 {
 		t.Error("the filter counts no frame of a ping")
 	}
-	if n := after.Kernel["kernel_tx_dropped"] - before.Kernel["kernel_tx_dropped"]; n != 0 {
+	if n := after["kernel_tx_dropped"] - before["kernel_tx_dropped"]; n != 0 {
 		t.Errorf("the filtered frames are counted again, by %d, as the kernel's drops", n)
 	}
 	a.handOver()

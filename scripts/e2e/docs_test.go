@@ -140,8 +140,10 @@ func TestReadmeUse(t *testing.T) {
 			if words[1] == "bugreport" {
 				words = append(words, "--output", filepath.Join(t.TempDir(), "report.tar.gz"))
 			}
-			out, err := a.Command("timeout", slices.Concat([]string{map[bool]string{true: "30", false: "1"}[slices.Contains([]string{"ping", "doctor", "bugreport"}, words[1])], os.Getenv(daemonEnv)}, words[1:], []string{"--control", a.daemon.control})...).CombinedOutput()
-			if err != nil && !slices.Contains(words, "--follow") || bytes.Contains(out, []byte("ipoibd: ")) {
+			follows := slices.Contains(words, "--follow")
+			limit := map[bool]string{true: "1", false: "30"}[follows]
+			out, err := a.Command("timeout", slices.Concat([]string{limit, os.Getenv(daemonEnv)}, words[1:], []string{"--control", a.daemon.control})...).CombinedOutput()
+			if err != nil && !follows || bytes.Contains(out, []byte("ipoibd: ")) {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}
 		case strings.HasPrefix(line, "ip link set ib0 netns"):

@@ -198,7 +198,7 @@ func exhaust(t *testing.T, p *pair) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	time.Sleep(lasting) // the daemon accepts it; an earlier request would end it, because the server closes connections after each request
+	d.status() // over a later connection, so the daemon has accepted this one; a request would end it, because the server closes connections after each
 	d.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = 0 })
 	const body = `{"scope":"device"}`
 	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)

@@ -34,9 +34,9 @@ func TestOneCommandGivesAnAddressedInterface(t *testing.T) {
 		})
 		pingAll(a, b)
 		for _, want := range []string{"198.18.0.0/15 via " + b.ip4(), "fd55::/64 "} {
-			if all := a.Run("ip", "route", "show", "dev", ifName) + a.Run("ip", "-6", "route", "show", "dev", ifName); !strings.Contains(all, want) {
-				t.Errorf("%s: no route %s:\n%s", when, want, all)
-			}
+			eventually(t, repairLimit, when+": the route "+want, func() bool {
+				return strings.Contains(a.Run("ip", "route", "show", "dev", ifName)+a.Run("ip", "-6", "route", "show", "dev", ifName), want)
+			})
 		}
 	}
 	reached("after the start")

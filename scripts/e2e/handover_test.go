@@ -287,12 +287,16 @@ func TestHandOverIsCut(t *testing.T) {
 	for n := range form(6, 60) { // the new process is killed, possibly when it owns everything already
 		next := a.launchHeir()
 		time.Sleep(rand.N(60 * time.Millisecond))
-		next.kill()
-		time.Sleep(10 * prompt) // the old process logs what it has decided
-		owned := a.daemon.gone() || strings.Contains(a.daemon.log.String(), `msg="handed over"`)
+		_ = next.cmd.Process.Kill() // it may have been refused
+		<-next.exited
+		next.ended = true
+		eventually(t, decideLimit, "the old process has decided", func() bool { // from before its offer until then, it answers nothing
+			return a.daemon.gone() || a.daemon.command("status").Run() == nil
+		})
+		time.Sleep(10 * prompt) // if it continues, it logs why
+		owned := a.daemon.gone()
 		if owned {
 			a.daemon.ended = true
-			<-a.daemon.exited
 			a.start()
 			a.waitCarrier()
 			failed = 0

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,11 @@ func TestEventsOutliveACrash(t *testing.T) {
 	}
 	eventually(t, 20*time.Second, "the reset is over", func() bool { return strings.Contains(events(), "recovered") })
 	before := events()
+	file := strings.TrimSuffix(h.daemon.control, ".sock") + ".events.jsonl"
+	eventually(t, repairLimit, "the daemon has written that", func() bool { // it shows events before it writes them
+		kept, err := os.ReadFile(file)
+		return err == nil && bytes.Contains(kept, []byte(`"recovered"`))
+	})
 	h.daemon.kill()
 	h.start()
 	h.waitCarrier()

@@ -97,7 +97,7 @@ func (h *host) guest(name string, number int) *nstest.Namespace {
 	nstest.Veth(h.tb, guest, nstest.Dev, h.Namespace, name, h.iface().MTU)
 	h.Run("ip", "link", "set", name, "master", "br0")
 	guest.Run("ip", "addr", "add", guestIP4(number)+"/24", "dev", nstest.Dev)
-	guest.Run("ip", "addr", "add", guestIP6(number)+"/64", "dev", nstest.Dev, "nodad")
+	guest.AddIPv6(nstest.Dev, guestIP6(number)+"/64")
 	return guest
 }
 
@@ -109,6 +109,6 @@ func (h *host) macvlan(on string, number int) *nstest.Namespace {
 	h.Run("ip", "link", "set", "mv0", "netns", guest.Path())
 	guest.Run("ip", "link", "set", "mv0", "up")
 	guest.Run("ip", "addr", "add", guestIP4(number)+"/24", "dev", "mv0")
-	guest.Run("ip", "addr", "add", guestIP6(number)+"/64", "dev", "mv0", "nodad")
+	guest.AddIPv6("mv0", guestIP6(number)+"/64")
 	return guest
 }

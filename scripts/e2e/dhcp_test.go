@@ -112,8 +112,8 @@ func TestDHCP(t *testing.T) {
 					side.Run("ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "2", addr)
 					clients[k].Run("ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "2", side.ip4())
 				}
+				received.Stop() // first, so that the other capture has all that this one has
 				sent.Stop()
-				received.Stop()
 				requireSameRequests(t, sent.Path, received.Path)
 			})
 			for _, ns := range clients {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 )
 
 // ErrNoSubsystem means that the kernel has no RDMA subsystem. It wraps hca.ErrNoDevice.
@@ -61,17 +62,8 @@ func describe(files fs.FS, links []indexed) ([]Device, error) {
 	return out, nil
 }
 
-// listTries bounds the attempts to read a list that changes while it is read.
-const listTries = 5
-
 func listLinks() (out []indexed, err error) {
-	var links []*netlink.RdmaLink
-	for range listTries {
-		links, err = netlink.RdmaLinkList()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+	links, err := kernel.List(netlink.RdmaLinkList)
 	if err != nil {
 		return nil, linkError("list RDMA devices", err)
 	}

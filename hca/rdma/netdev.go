@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // Netdev is the configuration of a netdev that is lost when its driver is unbound: its MAC and
@@ -31,7 +33,7 @@ func SaveNetdev(name string) (*Netdev, error) {
 	}
 	a := link.Attrs()
 	n := &Netdev{name: name, mac: a.HardwareAddr, mtu: a.MTU, up: a.Flags&net.FlagUp != 0}
-	n.addrs, err = netlink.AddrList(link, netlink.FAMILY_ALL)
+	n.addrs, err = kernel.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("read the addresses of netdev %s: %w", name, err)
 	}
@@ -39,7 +41,9 @@ func SaveNetdev(name string) (*Netdev, error) {
 		return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast()
 	})
 	every := &netlink.Route{LinkIndex: a.Index, Table: unix.RT_TABLE_UNSPEC}
-	n.routes, err = netlink.RouteListFiltered(netlink.FAMILY_ALL, every, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	n.routes, err = kernel.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, every, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the routes of netdev %s: %w", name, err)
 	}

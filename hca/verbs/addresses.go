@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"ipoibd/hca"
+	"ipoibd/link/kernel"
 )
 
 // address is an IP address and the index of the interface that has it.
@@ -15,20 +16,9 @@ type address struct {
 	addr  netip.Addr
 }
 
-// dumpTries bounds the attempts to read a list. One fails if the list changes while it is
-// read, or if another process sends to the socket. Each attempt uses another socket.
-const dumpTries = 5
-
 // addresses returns the addresses in the calling thread's network namespace.
 func addresses() (map[address]bool, error) {
-	var list []netlink.Addr
-	var err error
-	for range dumpTries {
-		list, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
-		if err == nil {
-			break
-		}
-	}
+	list, err := kernel.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("%w: list addresses: %w", hca.ErrNoMemory, err)
 	}

@@ -26,7 +26,7 @@ func DefaultNetdev() (string, error) {
 		return "", fmt.Errorf("open netlink: %w", err)
 	}
 	defer handle.Close()
-	links, err := handle.LinkList()
+	links, err := kernel.List(handle.LinkList)
 	if err != nil {
 		return "", fmt.Errorf("list the netdevs: %w", err)
 	}
@@ -41,7 +41,9 @@ func DefaultNetdev() (string, error) {
 // without a destination.
 func defaultRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		r, err := handle.RouteListFiltered(family, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
+		r, err := kernel.List(func() ([]netlink.Route, error) {
+			return handle.RouteListFiltered(family, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list the routes: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
+	"ipoibd/link/kernel"
 )
 
 // lookEvery is how often ADD checks whether the interface is complete in the pod.
@@ -92,7 +93,7 @@ func (p *pod) look(name string) (*device, error) {
 		up:      a.RawFlags&unix.IFF_UP != 0,
 		carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
 	}
-	addrs, err := p.nl.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := kernel.List(func() ([]netlink.Addr, error) { return p.nl.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
@@ -106,7 +107,7 @@ func (p *pod) look(name string) (*device, error) {
 			d.addrs = append(d.addrs, at)
 		}
 	}
-	routes, err := p.nl.RouteList(l, netlink.FAMILY_ALL)
+	routes, err := kernel.List(func() ([]netlink.Route, error) { return p.nl.RouteList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the routes of %s: %w", name, err)
 	}

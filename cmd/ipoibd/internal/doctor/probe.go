@@ -23,6 +23,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/diagnose"
+	"ipoibd/link/kernel"
 )
 
 // programLimit bounds another program, which only lists something.
@@ -38,11 +39,11 @@ func netdevs() (out []diagnose.Netdev, _ error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	links, err := h.LinkList()
+	links, err := kernel.List(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the netdevs: %w", err)
 	}
-	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := kernel.List(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses: %w", err)
 	}

@@ -99,7 +99,7 @@ func (f *Fleet) Report(now time.Time) (devices []report.Device, ifaces []report.
 		devices = append(devices, d.Report(now))
 	}
 	for _, m := range ms {
-		ifaces = append(ifaces, f.status(m))
+		ifaces = append(ifaces, f.status(m, now))
 	}
 	return devices, ifaces
 }

@@ -171,8 +171,9 @@ func (f *Fleet) env(name string, d *Device, m Made) iface.Env {
 
 // status returns the status of an interface, with what the interface itself does not know: that it
 // was added at run time, and that it could not be rebuilt.
-func (f *Fleet) status(m *Interface) report.Interface {
+func (f *Fleet) status(m *Interface, now time.Time) report.Interface {
 	s := m.iface.Status()
+	s.Time = now.Add(s.Time.Sub(now)) // in a client, which lacks the monotonic clock, its age is right even if the clock was set
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.Runtime = m.runtime

@@ -94,7 +94,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-arm64 test-kubernetes test-vm
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-vm
 .PHONY: test
 test: deps-vm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -121,9 +121,10 @@ test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
-# The rings with real interfaces and processes wait more than they compute, so they run two at a time.
+# The rings with real interfaces and processes wait more than they compute, so they run two at a time: test-e2e, and the
+# shorter ones one by one.
 test-hosts: deps-docker deps-deb
-	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns
+	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run three at a time, since they wait most of the time.

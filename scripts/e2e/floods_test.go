@@ -65,6 +65,8 @@ func TestFloodsCostLittle(t *testing.T) {
 	a.Run("ip", "link", "set", ifName, "up")
 	a.AddIPv6(ifName, a.ip6()+"/64") // down removes it
 	b.waitReaches(a)
+	// Until it is announced, b sends to where it was before.
+	eventually(t, repairLimit, "the address is reached again", func() bool { return b.Command("ping", "-n", "-c", "1", "-W", "0.2", a.ip6()).Run() == nil })
 	pingAll(a, b)
 }
 

@@ -144,6 +144,22 @@ func TestRouterRetires(t *testing.T) {
 	}
 }
 
+func TestRouterStaysWhenIb0ChangesItsMAC(t *testing.T) {
+	var s stations
+	s.init()
+	now := time.Unix(1e9, 0)
+	s.setOwn(ownMAC, now)
+	s.setMaster(ownMAC)
+	for _, m := range []ipoib.MAC{secondMAC, firstMAC} {
+		s.admit(m, now)
+		s.sentND(m, ipoib.ND{Type: ipoib.NDRouterAdvert, Lifetime: 1})
+	}
+	s.setOwn(firstMAC, now)
+	if got := s.dest(ip("2001:db8::9")); got != secondMAC {
+		t.Errorf("other networks are at %v, want the present router %v", got, secondMAC)
+	}
+}
+
 func TestBridgeChangesItsMAC(t *testing.T) {
 	b := bridged(t)
 	b.step(HostAddrs{[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("2001:db8::1/64")}})

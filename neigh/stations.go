@@ -153,8 +153,8 @@ func (s *stations) source(target, wish netip.Addr) netip.Addr {
 // setOwn sets ib0's own MAC.
 func (s *stations) setOwn(m ipoib.MAC, now time.Time) {
 	if st := s.byMAC[m]; st != nil && st != s.own { // a former process has handed it over
-		s.own.router = max(s.own.router, st.router)
 		s.remove(st)
+		s.own.router = max(s.own.router, st.router)
 	}
 	delete(s.byMAC, s.own.mac)
 	s.byMAC[m] = s.own

@@ -117,6 +117,6 @@ func (t *Table) hostPort(ev HostPort) {
 		}
 		t.querier.restart()
 	}
-	t.host.stations.setMaster(ev.Master)
+	t.host.stations.setMaster(ev.Master, t.step.now)
 	t.view.urgent()
 }

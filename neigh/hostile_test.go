@@ -149,7 +149,7 @@ func TestRouterStaysWhenIb0ChangesItsMAC(t *testing.T) {
 	s.init()
 	now := time.Unix(1e9, 0)
 	s.setOwn(ownMAC, now)
-	s.setMaster(ownMAC)
+	s.setMaster(ownMAC, now)
 	for _, m := range []ipoib.MAC{secondMAC, firstMAC} {
 		s.admit(m, now)
 		s.sentND(m, ipoib.ND{Type: ipoib.NDRouterAdvert, Lifetime: 1})
@@ -173,6 +173,25 @@ func TestBridgeChangesItsMAC(t *testing.T) {
 	}
 	if m, _ := b.snap.StationMAC(ip("2001:db8:1::1")); m != guestMAC {
 		t.Errorf("other networks are at %v, want the router %v", m, guestMAC)
+	}
+}
+
+func TestBridgeThatIsTheRouterChangesItsMAC(t *testing.T) {
+	for _, last := range []ipoib.MAC{bridgeMAC, ownMAC} {
+		b := bridged(t)
+		b.step(HostAddrs{[]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")}})
+		b.step(HostPort{Up: true, Bridge: 5, Master: last})
+		guest := nd(ipoib.NDNeighborAdvert, ip("fe80::66"), ip("ff02::1"), ip("fe80::66"), etherLink(2, guestMAC))
+		guest.fixed[0] |= ipoib.NAFlagRouter
+		b.step(hostND(guestMAC, ipoib.GroupMAC(ip("ff02::1")), guest)) // a router as well, but the host is a better one
+		b.step(hostND(last, ipoib.GroupMAC(ip("ff02::1")), nd(ipoib.NDRouterAdvert, ip(llA), ip("ff02::1"), netip.Addr{}, etherLink(1, last))))
+		b.advance(latePause)
+		for _, master := range []ipoib.MAC{last, {2, 0x01}} {
+			b.step(HostPort{Up: true, Bridge: 5, Master: master})
+			if m, ok := b.snap.StationMAC(ip("2001:db8:1::1")); m != master || !ok {
+				t.Errorf("other networks are at %v, %t, the bridge is at %v", m, ok, master)
+			}
+		}
 	}
 }
 

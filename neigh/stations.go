@@ -159,21 +159,27 @@ func (s *stations) setOwn(m ipoib.MAC, now time.Time) {
 	delete(s.byMAC, s.own.mac)
 	s.byMAC[m] = s.own
 	s.own.mac, s.own.seen, s.own.sent = m, now, new(atomic.Bool)
-	s.rehome()
+	s.rehome(now)
 }
 
 // setMaster records the MAC of ib0's master, or zero.
-func (s *stations) setMaster(m ipoib.MAC) {
+func (s *stations) setMaster(m ipoib.MAC, now time.Time) {
 	if m != s.master {
 		s.master = m
-		s.rehome()
+		s.rehome(now)
 	}
 }
 
-// rehome shows the data path where ib0's addresses are, and its master's.
-func (s *stations) rehome() {
+// rehome shows the data path where ib0's addresses are, and its master's. If the host was a router at its former MAC, it is
+// one at the new MAC.
+func (s *stations) rehome(now time.Time) {
+	former := s.byMAC[s.home.mac]
 	if s.home.mac = s.master; s.master.IsZero() {
 		s.home.mac = s.own.mac
+	}
+	if former.kind() != notRouter && former.mac != s.home.mac && s.admit(s.home.mac, now) {
+		st := s.byMAC[s.home.mac]
+		st.router, former.router = max(st.router, former.router), notRouter
 	}
 	for _, ip := range slices.Concat(s.home.ips, s.own.ips) {
 		s.show(ip)

@@ -107,6 +107,14 @@ func (n *naiveStations) claim(m ipoib.MAC, ip netip.Addr) {
 	}
 }
 
+func (n *naiveStations) sends(m ipoib.MAC, now time.Time) {
+	if _, known := n.seen[m]; m != n.own {
+		if n.seen[m] = now; !known {
+			n.order = append(n.order, m)
+		}
+	}
+}
+
 func (n *naiveStations) forget(m ipoib.MAC) {
 	delete(n.seen, m)
 	n.order = slices.DeleteFunc(n.order, func(other ipoib.MAC) bool { return other == m })
@@ -163,8 +171,14 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 				n.choose()
 			},
 			"master": func(t *rapid.T) {
+				former := n.home()
 				n.master = pick(t, "master", append(macs, ipoib.MAC{}))
-				s.setMaster(n.master)
+				s.setMaster(n.master, now)
+				if kind := n.router[former]; kind != notRouter && n.home() != former {
+					n.sends(n.home(), now)
+					n.router[n.home()] = max(n.router[n.home()], kind)
+					delete(n.router, former)
+				}
 				n.choose()
 			},
 			"given": func(t *rapid.T) {
@@ -180,11 +194,7 @@ func TestStationsAgreeWithANaiveModel(t *testing.T) {
 				if !s.admit(m, now) {
 					t.Fatal("refused")
 				}
-				if _, known := n.seen[m]; m != n.own {
-					if n.seen[m] = now; !known {
-						n.order = append(n.order, m)
-					}
-				}
+				n.sends(m, now)
 			},
 			"claims": func(t *rapid.T) {
 				m := mac(t)

@@ -89,10 +89,14 @@ func TestActiveStationStays(t *testing.T) {
 		s.admit(m, now)
 		s.claim(m, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}))
 	}
-	s.byMAC[firstMAC].sent.Store(true) // the data path has seen it just now
-	s.admit(secondMAC, now)
-	if s.byMAC[firstMAC] == nil {
+	for _, st := range s.behind() {
+		st.sent.Store(true) // the data path has seen it just now
+	}
+	if s.admit(secondMAC, now) || s.byMAC[firstMAC] == nil {
 		t.Error("the station that sends was evicted")
+	}
+	if !s.admit(secondMAC, now.Add(time.Second)) || s.byMAC[firstMAC] != nil {
+		t.Error("the station that has not sent since was not evicted")
 	}
 }
 

@@ -86,6 +86,188 @@ func TestStationsAgeByTheirFrames(t *testing.T) {
 	if h := &b.table.host.stations; h.dest(ip("10.0.0.8")) != firstMAC || h.byMAC[secondMAC] != nil || b.snap.FromHost(secondMAC) {
 		t.Errorf("stations %+v", b.table.Stations())
 	}
+	b.advance(stationAge + 2*sweepInterval)
+	if b.table.host.stations.is(firstMAC) {
+		t.Error("the station stays although no more frames pass")
+	}
+}
+
+// fullStations are as many stations behind ib0 as there may be, which have sent one after the other.
+func fullStations(now time.Time, withAddress bool) *stations {
+	s := new(stations)
+	s.init()
+	s.setOwn(ownMAC, now)
+	for i := range maxStations {
+		s.admit(numberedMAC(i), now.Add(time.Duration(i)*time.Millisecond))
+		if withAddress {
+			s.claim(numberedMAC(i), netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}))
+		}
+	}
+	return s
+}
+
+func numberedMAC(i int) ipoib.MAC { return ipoib.MAC{2, 2, 0, 0, byte(i >> 8), byte(i)} }
+
+// TestWhoMakesRoom: for a new station, the one without an address that has been silent for longest makes room, or else
+// one with an address that has been silent for stationAge. The bridge stays.
+func TestWhoMakesRoom(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	const second, last = 1, maxStations - 1
+	for _, c := range []struct {
+		what        string
+		withAddress bool
+		after       time.Duration
+		prepare     func(*stations)
+		want        int // who goes; -1: nobody
+	}{
+		{"without addresses, the first", false, time.Minute, func(*stations) {}, 0},
+		{"without addresses, not the bridge", false, time.Minute, func(s *stations) { s.setMaster(numberedMAC(0), start) }, second},
+		{"the first has sent again", false, time.Minute, func(s *stations) { s.admit(numberedMAC(0), start.Add(2*time.Second)) }, second},
+		{"the first without an address", true, time.Minute, func(s *stations) {
+			s.vacateAll(s.byMAC[numberedMAC(last)])
+			s.vacateAll(s.byMAC[numberedMAC(last-1)])
+		}, last - 1},
+		{"all but the last without an address", false, time.Minute, func(s *stations) { s.claim(numberedMAC(0), ip("10.0.0.8")) }, second},
+		{"with addresses, too early", true, stationAge - 1, func(*stations) {}, -1},
+		{"with addresses, the first", true, stationAge, func(*stations) {}, 0},
+		{"with addresses, the first has sent again", true, stationAge + time.Second, func(s *stations) { s.admit(numberedMAC(0), start.Add(2*time.Second)) }, second},
+	} {
+		s := fullStations(start, c.withAddress)
+		c.prepare(s)
+		if got := s.admit(secondMAC, start.Add(c.after)); got != (c.want >= 0) || s.is(secondMAC) != got {
+			t.Errorf("%s: admitted %t", c.what, got)
+		}
+		for i := range maxStations {
+			if s.is(numberedMAC(i)) == (i == c.want) {
+				t.Errorf("%s: station %d is known: %t", c.what, i, i != c.want)
+			}
+		}
+	}
+}
+
+// TestBridgeHasRoom: frames of the bridge pass, however many stations there are.
+func TestBridgeHasRoom(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	s := fullStations(start, true)
+	s.setMaster(firstMAC, start)
+	if s.admit(secondMAC, start.Add(time.Minute)) || !s.admit(firstMAC, start.Add(time.Minute)) || len(s.behind()) != maxStations+1 {
+		t.Errorf("%d stations, the bridge known: %t", len(s.behind()), s.is(firstMAC))
+	}
+}
+
+// TestFullIsReported: the statistics say so when there is no room for another MAC, or for another address.
+func TestFullIsReported(t *testing.T) {
+	b := attachedBench(t, Config{})
+	p := player{bench: b}
+	for i := range maxStations {
+		if b.table.Stats().StationsFull {
+			t.Fatalf("full with %d stations", i)
+		}
+		p.quickStep(hostIP(numberedMAC(i), ipoib.Broadcast, ip("10.0.0.8"), ip("224.0.0.1")))
+	}
+	if !b.table.Stats().StationsFull {
+		t.Error("not full of stations")
+	}
+	b = attachedBench(t, Config{})
+	p = player{bench: b}
+	for i := range maxStationIPs - 2 { // the host has two
+		if b.table.Stats().StationsFull {
+			t.Fatalf("full with %d addresses", i)
+		}
+		p.quickStep(claimOf(numberedMAC(i/maxIPsPerStation), fmt.Sprintf("10.1.%d.%d", i>>8, byte(i))))
+	}
+	if !b.table.Stats().StationsFull {
+		t.Error("not full of addresses")
+	}
+}
+
+// TestRepeatedClaimChangesNothing: a station that claims its address again, as by each ARP request, loses none of the
+// others, and makes no snapshot.
+func TestRepeatedClaimChangesNothing(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range maxIPsPerStation {
+		b.step(claimOf(firstMAC, fmt.Sprintf("10.0.1.%d", i)))
+	}
+	b.advance(latePause)
+	epoch := b.snap.Epoch()
+	for i := range maxIPsPerStation {
+		b.step(claimOf(firstMAC, fmt.Sprintf("10.0.1.%d", i)))
+	}
+	b.advance(latePause)
+	if n := len(b.table.host.stations.byMAC[firstMAC].ips); n != maxIPsPerStation || b.snap.Epoch() != epoch || b.table.Stats().AddressesFull != 0 {
+		t.Errorf("%d addresses are left, %d snapshots, %d refused", n, b.snap.Epoch()-epoch, b.table.Stats().AddressesFull)
+	}
+}
+
+// TestAddressesMoveInAFullTable: with as many addresses as there may be, a new one is refused, and counted. One that is
+// known moves to the station that claims it.
+func TestAddressesMoveInAFullTable(t *testing.T) {
+	b := attachedBench(t, Config{})
+	p := player{bench: b}
+	for i := range maxStationIPs - 2 { // the host has two
+		p.quickStep(claimOf(numberedMAC(i/maxIPsPerStation), fmt.Sprintf("10.1.%d.%d", i>>8, byte(i))))
+	}
+	if n := b.table.Stats().AddressesFull; n != 0 {
+		t.Errorf("%d refused while there is room", n)
+	}
+	b.step(claimOf(firstMAC, "10.0.0.8"))
+	if n := b.table.Stats().AddressesFull; n != 1 || b.table.host.stations.has(ip("10.0.0.8")) {
+		t.Errorf("%d refused; the new one is known: %t", n, b.table.host.stations.has(ip("10.0.0.8")))
+	}
+	b.step(claimOf(firstMAC, "10.1.0.7"))
+	if m := b.table.host.stations.dest(ip("10.1.0.7")); m != firstMAC || b.table.Stats().AddressesFull != 1 {
+		t.Errorf("10.1.0.7 is at %v", m)
+	}
+}
+
+// TestAbsencesAreBounded: not more than maxAbsent addresses are remembered that no station has. The others are asked for
+// again.
+func TestAbsencesAreBounded(t *testing.T) {
+	var s stations
+	s.init()
+	s.setGiven([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")})
+	for i := range 2 * maxAbsent {
+		s.lacks(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), time.Time{})
+	}
+	if len(s.absent) != maxAbsent {
+		t.Errorf("%d addresses are absent, want %d", len(s.absent), maxAbsent)
+	}
+}
+
+// TestNetworkOfAnAddressChanges: what the data path knows about an address depends on the network, also if only the length
+// of its prefix changes.
+func TestNetworkOfAnAddressChanges(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for _, c := range []struct {
+		prefix string
+		local  bool
+	}{{"10.0.0.1/24", false}, {"10.0.0.1/16", true}, {"10.0.0.1/24", false}} {
+		b.step(HostAddrs{[]netip.Prefix{netip.MustParsePrefix(c.prefix)}})
+		b.advance(latePause)
+		if m, ok := b.snap.StationMAC(ip("10.0.1.9")); ok == c.local {
+			t.Errorf("%s: 10.0.1.9 is at %v, known: %t", c.prefix, m, ok)
+		}
+	}
+}
+
+// TestAnotherBridgeKnowsNoStations: if ib0 becomes a port of another bridge, what ib0's own MAC has claimed is forgotten as
+// well, and that no station has an address.
+func TestAnotherBridgeKnowsNoStations(t *testing.T) {
+	b := bridged(t)
+	b.step(claimOf(ownMAC, "10.0.0.8"))
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.gid, peerB.qpn, false})
+	b.advance(2 * time.Second)
+	for _, addr := range []string{"10.0.0.8", "10.0.0.9"} {
+		if _, ok := b.snap.StationMAC(ip(addr)); !ok {
+			t.Errorf("%s is not known", addr)
+		}
+	}
+	b.step(HostPort{Up: true, Bridge: 6, Master: secondMAC})
+	for _, addr := range []string{"10.0.0.8", "10.0.0.9"} {
+		if m, ok := b.snap.StationMAC(ip(addr)); ok {
+			t.Errorf("%s is at %v still", addr, m)
+		}
+	}
 }
 
 // BenchmarkStations measures what the data path looks up for a frame each way, with a number of stations behind ib0.

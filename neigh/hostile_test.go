@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,6 +124,9 @@ func TestHostThatAdvertisesItselfIsTheRouter(t *testing.T) {
 			c.step(attachedAt(selfEnd))
 			c.advance(time.Minute)
 			b = c
+			if m, ok := b.snap.StationMAC(ip("2001:db8:1::1")); m != ownMAC {
+				t.Errorf("handed over: other networks are at %v, %t; want the host", m, ok)
+			}
 		}
 		na()
 		ra()
@@ -148,6 +152,67 @@ func TestRouterRetires(t *testing.T) {
 	}
 }
 
+func TestWhoIsARouter(t *testing.T) {
+	advert := ipoib.ND{Type: ipoib.NDRouterAdvert, Lifetime: 1}
+	retires := ipoib.ND{Type: ipoib.NDRouterAdvert}
+	flagged := ipoib.ND{Type: ipoib.NDNeighborAdvert, Flags: ipoib.NAFlagRouter | ipoib.NAFlagOverride}
+	plain := ipoib.ND{Type: ipoib.NDNeighborAdvert, Flags: ipoib.NAFlagOverride}
+	others := []ipoib.ND{{Type: ipoib.NDRouterSolicit}, {Type: ipoib.NDNeighborSolicit, Flags: ipoib.NAFlagRouter}, {Type: ipoib.NDRedirect, Lifetime: 1}}
+	for _, c := range []struct {
+		was, advert, retires, flagged, plain routerKind
+	}{
+		{notRouter, advertises, notRouter, saysSo, notRouter},
+		{saysSo, advertises, notRouter, saysSo, notRouter},
+		{advertises, advertises, notRouter, advertises, advertises},
+	} {
+		got := []routerKind{c.was.after(advert), c.was.after(retires), c.was.after(flagged), c.was.after(plain)}
+		if want := []routerKind{c.advert, c.retires, c.flagged, c.plain}; !slices.Equal(got, want) {
+			t.Errorf("from %d: %d, want %d", c.was, got, want)
+		}
+		for _, m := range others {
+			if got := c.was.after(m); got != c.was {
+				t.Errorf("from %d, after a message of type %d: %d", c.was, m.Type, got)
+			}
+		}
+	}
+}
+
+// Of several routers, the present one stays. A better one replaces it.
+func TestRoutersTakeTurns(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostAddrs{[]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")}})
+	send := func(m ipoib.MAC, typ, flags byte) {
+		msg := nd(typ, ip("fe80::66"), ip("ff02::1"), ip("fe80::66"), etherLink(linkType(typ), m))
+		msg.fixed[0] |= flags
+		b.step(hostND(m, ipoib.GroupMAC(ip("ff02::1")), msg))
+	}
+	third := ipoib.MAC{2, 0xdd}
+	for _, m := range []ipoib.MAC{firstMAC, secondMAC, third} {
+		b.step(claimOf(m, "10.0.0.8"))
+	}
+	for _, c := range []struct {
+		what  string
+		from  ipoib.MAC
+		typ   byte
+		flags byte
+		want  ipoib.MAC
+	}{
+		{"the second says so", secondMAC, ipoib.NDNeighborAdvert, ipoib.NAFlagRouter, secondMAC},
+		{"the first says so too", firstMAC, ipoib.NDNeighborAdvert, ipoib.NAFlagRouter, secondMAC},
+		{"the third says so too", third, ipoib.NDNeighborAdvert, ipoib.NAFlagRouter, secondMAC},
+		{"the third advertises itself", third, ipoib.NDRouterAdvert, 0, third},
+		{"the first advertises itself too", firstMAC, ipoib.NDRouterAdvert, 0, third},
+		{"the host says so", ownMAC, ipoib.NDNeighborAdvert, ipoib.NAFlagRouter, third},
+		{"the host advertises itself", ownMAC, ipoib.NDRouterAdvert, 0, ownMAC},
+	} {
+		send(c.from, c.typ, c.flags)
+		b.advance(latePause)
+		if m, _ := b.snap.StationMAC(ip("2001:db8:1::1")); m != c.want {
+			t.Errorf("%s: other networks are at %v, want %v", c.what, m, c.want)
+		}
+	}
+}
+
 func TestRouterStaysWhenIb0ChangesItsMAC(t *testing.T) {
 	var s stations
 	s.init()
@@ -161,6 +226,21 @@ func TestRouterStaysWhenIb0ChangesItsMAC(t *testing.T) {
 	s.setOwn(firstMAC, now)
 	if got := s.dest(ip("2001:db8::9")); got != secondMAC {
 		t.Errorf("other networks are at %v, want the present router %v", got, secondMAC)
+	}
+}
+
+func TestRouterFallsSilent(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostAddrs{[]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")}})
+	m := nd(ipoib.NDRouterAdvert, ip("fe80::66"), ip("ff02::1"), netip.Addr{}, etherLink(1, guestMAC))
+	b.step(hostND(guestMAC, ipoib.GroupMAC(ip("ff02::1")), m))
+	b.advance(latePause)
+	if m, _ := b.snap.StationMAC(ip("2001:db8:1::1")); m != guestMAC {
+		t.Fatalf("other networks are at %v, want the router", m)
+	}
+	b.advance(stationAge + sweepInterval)
+	if m, _ := b.snap.StationMAC(ip("2001:db8:1::1")); m != ownMAC {
+		t.Errorf("other networks are at %v, which is no station any more", m)
 	}
 }
 

@@ -98,10 +98,12 @@ func TestPacketsForStations(t *testing.T) {
 			t.Errorf("a packet to %s goes to %v, want %v", c.to, got, c.want)
 		}
 	}
+	b.meet(peerB, "10.0.0.22")
 	for _, c := range []struct{ src, to, asker string }{
 		{ipB, "10.0.0.9", ipB},
-		{"198.51.100.1", "10.0.0.10", ipB}, // routed by B
-		{"10.0.0.77", "10.0.0.11", ipB},    // forged, or not announced yet
+		{"10.0.0.22", "10.0.0.13", "10.0.0.22"},
+		{"198.51.100.1", "10.0.0.10", "10.0.0.22"}, // routed by B
+		{"10.0.0.77", "10.0.0.11", "10.0.0.22"},    // forged, or not announced yet
 	} {
 		out := b.step(message(ipPacket(ip(c.src), ip(c.to))))
 		arp, err := ipoib.ParseEtherARP(out[0].(SendHost).Frame[14:])
@@ -116,3 +118,4 @@ func TestPacketsForStations(t *testing.T) {
 		t.Errorf("%+v, %v", arp, err)
 	}
 }
+

@@ -1,16 +1,21 @@
 package neigh
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
 
+	"ipoibd/hca/checksum"
 	"ipoibd/ud/ipoib"
 )
 
-// report is a report of the host's own station.
-func report(groups ...netip.Addr) FromHost {
-	return FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, ownMAC, ipoib.EtherTypeIPv4), groupReport(recordJoin, groups)...)}
+// report is a report of the host's own station, which has joined groups; answer is its answer to a query.
+func report(groups ...netip.Addr) FromHost { return reportOf(recordJoin, groups) }
+func answer(groups ...netip.Addr) FromHost { return reportOf(recordIs, groups) }
+
+func reportOf(kind byte, groups []netip.Addr) FromHost {
+	return FromHost{append(newFrame(ipoib.MAC{1, 0, 0x5e, 0, 0, 22}, ownMAC, ipoib.EtherTypeIPv4), groupReport(kind, groups)...)}
 }
 
 // TestGroupsAreBounded: a station cannot be a member of more groups than it may have. Those that it has stay.
@@ -56,6 +61,153 @@ func TestQueriesNeedAPort(t *testing.T) {
 	// No station has answered. The host alone is not asked again.
 	if n := queries(time.Hour); n != 0 || len(b.table.Stations()[0].Groups) != 0 {
 		t.Errorf("%d queries, groups %v", n, b.table.Stations()[0].Groups)
+	}
+}
+
+// TestQueriesWaitForTheCarrier: a new queue pair delays the queries that are due, and no other.
+func TestQueriesWaitForTheCarrier(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostPort{Up: true})
+	queries := func(d time.Duration) uint64 {
+		before := b.table.Stats().Queries
+		b.advance(d)
+		return b.table.Stats().Queries - before
+	}
+	b.advance(queryDelay / 2)
+	b.step(attachedAt(selfEnd))
+	if n := queries(queryDelay - 1); n != 0 {
+		t.Errorf("%d queries too early", n)
+	}
+	if n := queries(1); n != 2 {
+		t.Errorf("%d queries, want one of each family", n)
+	}
+	b.step(attachedAt(selfEnd))
+	if n := queries(queryIntervalFirst - 1); n != 0 {
+		t.Errorf("%d queries soon after the first ones", n)
+	}
+	if n := queries(1); n != 2 {
+		t.Errorf("%d further queries, want one of each family", n)
+	}
+}
+
+// TestQueryDeadline: the next query is that of the family that is due first.
+func TestQueryDeadline(t *testing.T) {
+	for _, src := range []netip.Addr{ip("10.0.0.2"), ip("fe80::2")} {
+		b := attachedBench(t, Config{})
+		b.step(HostPort{Up: true})
+		b.advance(queryDelay)
+		b.step(FromHost{append(newFrame(ipoib.Broadcast, ownMAC, etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...)}) // asks one family
+		if at, ok := b.table.NextDeadline(); !ok || at.Sub(b.now) != queryIntervalFirst {
+			t.Errorf("another querier with %v: the next query is after %v, want %v", src, at.Sub(b.now), queryIntervalFirst)
+		}
+	}
+}
+
+// TestQueriesInQuickSuccession: a member that has answered neither of two queries has left with the third. Those within
+// the time for answers are one.
+func TestQueriesInQuickSuccession(t *testing.T) {
+	for _, c := range []struct {
+		at    []time.Duration
+		stays bool
+	}{
+		{[]time.Duration{0, queryAnswer / 2, queryAnswer - 1}, true},
+		{[]time.Duration{0, time.Second, queryAnswer, queryAnswer + time.Second}, true},
+		{[]time.Duration{0, time.Second, queryAnswer, 2 * queryAnswer}, false},
+		{[]time.Duration{0, queryAnswer, 2 * queryAnswer}, false},
+	} {
+		b := attachedBench(t, Config{})
+		b.step(report(ip("239.1.1.1")))
+		b.advance(1)
+		start := b.now
+		for _, at := range c.at {
+			b.advance(start.Add(at).Sub(b.now))
+			b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.gid, peerB.qpn, true})
+		}
+		if groups := b.table.Stations()[0].Groups; len(groups) == 1 != c.stays {
+			t.Errorf("after queries at %v: groups %v", c.at, groups)
+		}
+	}
+}
+
+// TestSpeakerOfQueries: to a bridge, an IPv4 query comes from a peer with an IPv4 address, or else from the dummy address. An
+// interface that is no port gets one from the unspecified address.
+func TestSpeakerOfQueries(t *testing.T) {
+	for _, c := range []struct {
+		port HostPort
+		ips  []string // of peer B
+		want string
+	}{
+		{HostPort{Up: true}, []string{ipB}, "0.0.0.0"},
+		{HostPort{Up: true, Bridge: 5, Master: bridgeMAC}, nil, "192.0.0.8"},
+		{HostPort{Up: true, Bridge: 5, Master: bridgeMAC}, []string{llB}, "192.0.0.8"},
+		{HostPort{Up: true, Bridge: 5, Master: bridgeMAC}, []string{llB, ipB}, ipB},
+	} {
+		b := attachedBench(t, Config{})
+		for _, addr := range c.ips {
+			if ip := ip(addr); ip.Is4() {
+				b.meet(peerB, addr)
+			} else {
+				b.step(fabricND(peerB, nd(ipoib.NDNeighborAdvert, ip, netip.IPv6LinkLocalAllNodes(), ip, ipoibLink(2, peerB))))
+			}
+		}
+		b.step(c.port)
+		var got []netip.Addr
+		for _, a := range b.advance(queryDelay) {
+			if s, ok := a.(SendHost); ok && ipoib.MAC(s.Frame) == ipoib.GroupMAC(ip("224.0.0.1")) {
+				src, _ := ipoib.SourceIP(ipoib.EtherTypeIPv4, s.Frame[14:])
+				got = append(got, src)
+			}
+		}
+		if len(got) != 1 || got[0] != ip(c.want) {
+			t.Errorf("%+v, peer %v: queries of %v, want %s", c.port, c.ips, got, c.want)
+		}
+	}
+}
+
+// TestHostAnswersOneQuery: the host, which is asked only twice, is a member if it has answered one of the two queries.
+func TestHostAnswersOneQuery(t *testing.T) {
+	for _, answered := range []int{0, 1} {
+		b := attachedBench(t, Config{})
+		b.step(HostPort{Up: true})
+		for i, pause := range []time.Duration{queryDelay, queryIntervalFirst} {
+			if b.advance(pause); i == answered {
+				b.step(answer(ip("239.1.1.1")))
+			}
+		}
+		b.advance(time.Hour)
+		if groups := b.table.Stations()[0].Groups; len(groups) != 1 {
+			t.Errorf("query %d answered: groups %v", answered, groups)
+		}
+	}
+}
+
+// TestMalformedReport: a report with fewer records than it says passes, but teaches nothing.
+func TestMalformedReport(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostPort{Up: true})
+	b.advance(queryDelay)
+	ev := answer(ip("239.1.1.1"))
+	message := ev.Frame[14+24:]
+	message[7], message[2], message[3] = 2, 0, 0
+	binary.BigEndian.PutUint16(message[2:], ^checksum.Sum(message, 0))
+	if only[SendFabric](t, b.step(ev)); len(b.table.Stations()[0].Groups) != 0 {
+		t.Errorf("groups %v", b.table.Stations()[0].Groups)
+	}
+}
+
+// TestAnswersToOwnQueries: for a while after our own query, answers do not reach the fabric.
+func TestAnswersToOwnQueries(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostPort{Up: true})
+	for _, c := range []struct {
+		after time.Duration
+		ours  uint64
+	}{{0, 0}, {queryDelay, 1}, {ownAnswer - 1, 2}, {1, 2}} {
+		b.advance(c.after)
+		b.step(answer(ip("239.1.1.1")))
+		if n := b.table.Stats().Drops[DropOwnAnswer]; n != c.ours {
+			t.Errorf("after %v more: %d answers are ours, want %d", c.after, n, c.ours)
+		}
 	}
 }
 
@@ -119,3 +271,35 @@ func TestPacketsForStations(t *testing.T) {
 	}
 }
 
+// TestGroupsOfOneFamilyExpire: only the groups of the family that was asked for expire.
+func TestGroupsOfOneFamilyExpire(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	groups := []netip.Addr{ip("239.1.1.1"), ip("ff05::1:3")}
+	for typ, want := range map[ipoib.EtherType]netip.Addr{ipoib.EtherTypeIPv4: groups[1], ipoib.EtherTypeIPv6: groups[0]} {
+		var s stations
+		s.init()
+		s.admit(firstMAC, now)
+		s.join(firstMAC, ipoib.Membership{Joined: groups}, now)
+		if s.expireGroups(typ, now); len(s.byMAC[firstMAC].groups) != 2 {
+			t.Errorf("%#x: a member left that has answered in time", typ)
+		}
+		s.expireGroups(typ, now.Add(1))
+		if left := s.byMAC[firstMAC].groups; len(left) != 1 || left[0].group != want {
+			t.Errorf("%#x: left are %v, want %v", typ, left, want)
+		}
+	}
+}
+
+// TestLateReportOfAForgottenStation: a report that was kept until its destination was known may be that of a station that
+// has been forgotten in the meantime.
+func TestLateReportOfAForgottenStation(t *testing.T) {
+	b := bridged(t)
+	unknown := ipoib.MAC{2, 0x99}
+	b.step(HostNeighbours{[]Neighbour{{ip(ipC), unknown}}})
+	b.step(FromHost{append(newFrame(unknown, firstMAC, ipoib.EtherTypeIPv4), groupReport(recordJoin, []netip.Addr{ip("239.1.1.1")})...)})
+	b.step(HostPort{Up: true, Bridge: 6, Master: secondMAC})
+	b.meet(peerC, ipC)
+	if s := b.table.Stats(); s.Kept != 1 || s.GroupsFull != 0 || len(b.table.Stations()) != 1 { // until the handle is ready
+		t.Errorf("%+v", s)
+	}
+}

@@ -339,7 +339,7 @@ func TestAnswersToAnotherQuerierPass(t *testing.T) {
 	b.advance(queryDelay + 100*time.Millisecond)
 	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.gid, peerB.qpn, true})
 	sent := 0
-	for _, a := range b.step(report(ip("239.1.1.1"))) {
+	for _, a := range b.step(answer(ip("239.1.1.1"))) {
 		if _, ok := a.(SendFabric); ok {
 			sent++
 		}

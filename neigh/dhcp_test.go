@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"ipoibd/ud/ipoib"
@@ -40,8 +41,8 @@ func TestDHCPOfAGuest(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
 	out := b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), dhcp(1, 3, "0.0.0.0", "255.255.255.255")...)})
-	if msg := out[0].(SendFabric).Msg; msg[ipoib.HeaderLen+28+10] != 0x80 {
-		t.Errorf("the request does not ask for a broadcast: % x", msg)
+	if m := out[0].(SendFabric).Msg[ipoib.HeaderLen+28:]; m[10] != 0x80 || m[1] != 1 || m[2] != 6 || ipoib.MAC(m[28:]) != guestMAC {
+		t.Errorf("the request does not ask for a broadcast, or names another client: % x", m)
 	}
 	for _, c := range []struct {
 		what      string
@@ -52,6 +53,7 @@ func TestDHCPOfAGuest(t *testing.T) {
 		{"broadcast", "255.255.255.255", true, ipoib.Broadcast},
 		{"replicated", "255.255.255.255", false, ipoib.Broadcast},
 		{"unicast", "10.0.0.77", false, guestMAC},
+		{"unicast, to a group", "10.0.0.77", true, ipoib.Broadcast},
 	} {
 		out := b.step(fabricDHCP(peerB, dhcp(2, 5, "10.0.0.77", c.to), c.multicast))
 		if got := ipoib.MAC(out[0].(SendHost).Frame); got != c.want {
@@ -91,9 +93,94 @@ func TestDHCPByRFC4390(t *testing.T) {
 		request := dhcp(1, 3, "0.0.0.0", "255.255.255.255")
 		binary.BigEndian.PutUint32(request[28+4:], uint32(i))
 		b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), request...)})
+		if n := len(b.table.translator.clients); n > maxDHCPClients {
+			t.Fatalf("%d transactions", n)
+		}
 	}
-	if n := len(b.table.translator.clients); n > maxDHCPClients {
-		t.Errorf("%d transactions", n)
+}
+
+// dhcpRequest is the request of a client behind ib0, in a transaction.
+func dhcpRequest(client ipoib.MAC, xid uint32) FromHost {
+	request := dhcp(1, 3, "0.0.0.0", "255.255.255.255")
+	binary.BigEndian.PutUint32(request[28+4:], xid)
+	copy(request[28+28:], client[:])
+	return FromHost{append(newFrame(ipoib.Broadcast, client, ipoib.EtherTypeIPv4), request...)}
+}
+
+// Of several clients that ask at the same time, each gets its answer.
+func TestDHCPOfSeveralGuests(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	clients := []ipoib.MAC{guestMAC, firstMAC, secondMAC}
+	for i, client := range clients {
+		b.step(dhcpRequest(client, uint32(i)))
+	}
+	for i, client := range clients {
+		answer := dhcp(2, 5, fmt.Sprintf("10.0.0.7%d", i), fmt.Sprintf("10.0.0.7%d", i))
+		answer[28+7] = byte(i)
+		copy(answer[28+28:], client[:])
+		if got := ipoib.MAC(only[SendHost](t, b.step(fabricDHCP(peerB, answer, false))).Frame); got != client {
+			t.Errorf("the answer for %v goes to %v", client, got)
+		}
+	}
+}
+
+// Only the requests of stations begin transactions: not the answers of a server behind ib0, nor what is no DHCP message.
+func TestDHCPTransactions(t *testing.T) {
+	b := attachedBench(t, Config{})
+	short := dhcp(1, 3, "0.0.0.0", "255.255.255.255")[:20+8+100]
+	binary.BigEndian.PutUint16(short[24:], 8+100)
+	for _, packet := range [][]byte{dhcp(2, 5, "10.0.0.77", "255.255.255.255"), short} {
+		b.step(FromHost{append(newFrame(ipoib.Broadcast, firstMAC, ipoib.EtherTypeIPv4), packet...)})
+		if n := len(b.table.translator.clients); n != 0 {
+			t.Errorf("%d transactions", n)
+		}
+	}
+	b.step(dhcpRequest(guestMAC, 0))
+	if b.table.translator.clients[0] != guestMAC {
+		t.Error("no transaction of the guest")
+	}
+}
+
+// What is not the answer for a client that is here goes to its IP address, as any packet.
+func TestDHCPOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		prepare func(*bench)
+		edit    func(packet []byte)
+	}{
+		{"for another client in the same transaction", func(*bench) {}, func(packet []byte) { copy(packet[28+28:], secondMAC[:]) }},
+		{"a request in the same transaction", func(*bench) {}, func(packet []byte) { packet[28] = 1 }},
+		{"for a client that is forgotten", func(b *bench) {
+			b.step(HostPort{Up: true, Bridge: 6, Master: bridgeMAC})
+			b.step(claimOf(firstMAC, "10.0.0.8"))
+		}, func([]byte) {}},
+	} {
+		b := attachedBench(t, Config{})
+		b.step(HostPort{Up: true, Bridge: 5, Master: bridgeMAC})
+		b.meet(peerB, ipB)
+		b.step(dhcpRequest(guestMAC, 0))
+		b.step(claimOf(firstMAC, "10.0.0.8"))
+		c.prepare(b)
+		packet := dhcp(2, 5, "10.0.0.77", "10.0.0.8")
+		c.edit(packet)
+		if got := ipoib.MAC(only[SendHost](t, b.step(fabricDHCP(peerB, packet, false))).Frame); got != firstMAC {
+			t.Errorf("%s: goes to %v, want %v", c.what, got, firstMAC)
+		}
+		if b.table.host.stations.has(ip("10.0.0.77")) {
+			t.Errorf("%s: teaches an address", c.what)
+		}
+	}
+}
+
+// An offer is no ACK: the client does not have the address yet.
+func TestDHCPOffer(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	b.step(dhcpRequest(guestMAC, 0))
+	out := b.step(fabricDHCP(peerB, dhcp(2, 2, "10.0.0.77", "10.0.0.77"), false))
+	if got := ipoib.MAC(only[SendHost](t, out).Frame); got != guestMAC || b.table.host.stations.has(ip("10.0.0.77")) {
+		t.Errorf("the offer goes to %v; the address is known: %t", got, b.table.host.stations.has(ip("10.0.0.77")))
 	}
 }
 
@@ -109,6 +196,7 @@ func TestForgedDHCP(t *testing.T) {
 	}
 	b.step(hostARP(firstMAC, ipoib.Broadcast, ipoib.ARPRequest, "10.0.0.8", ipB))
 	b.step(hostARP(guestMAC, ipoib.Broadcast, ipoib.ARPRequest, "10.0.0.9", ipB))
+	b.step(dhcpRequest(guestMAC, 0))
 	for _, yours := range []string{"10.0.0.8", ipA, ipB, "224.0.0.1", "0.0.0.0"} {
 		ack(yours)
 	}

@@ -440,7 +440,7 @@ func TestAnswerForADHCPRelay(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
 	b.step(claimOf(firstMAC, "10.0.0.8")) // the relay
-	b.step(claimOf(guestMAC, "10.0.0.9"))
+	b.step(dhcpRequest(guestMAC, 0))
 	answer := dhcp(2, 2, "10.0.0.77", "10.0.0.8")
 	binary.BigEndian.PutUint16(answer[22:], 67) // to a relay (RFC 2131 section 4.1)
 	copy(answer[28+24:], ip("10.0.0.8").AsSlice())

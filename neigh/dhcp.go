@@ -27,7 +27,7 @@ func (x *translator) hostDHCP(f frame) []byte {
 	if err == nil && !d.Reply {
 		x.clients.note(d.XID, d.Client)
 	}
-	if err != nil || !x.rfc4390 || !ipoib.DHCPToIPoIB(packet) {
+	if !x.rfc4390 || !ipoib.DHCPToIPoIB(packet) {
 		ipoib.WantBroadcast(packet)
 	}
 	return msg
@@ -49,7 +49,7 @@ func (t *Table) fabricDHCP(e endpoint, packet []byte, multicast bool) {
 		t.toStation(e, ipoib.EtherTypeIPv4, packet, multicast)
 		return
 	}
-	if d.ACK && isUnicast(d.Yours) && !t.host.stations.has(d.Yours) && t.peers.live.byIP[d.Yours] == nil {
+	if d.ACK && !t.host.stations.has(d.Yours) && t.peers.live.byIP[d.Yours] == nil {
 		t.translator.hostClaims(client, d.Yours)
 	}
 	ip, _ := ipoib.DestIP(ipoib.EtherTypeIPv4, packet)

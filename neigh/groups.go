@@ -80,7 +80,7 @@ func (q *querier) restart() {
 // attached delays what is due: the carrier is raised now, and a bridge forwards nothing before.
 func (q *querier) attached() {
 	for _, f := range [...]*queries{&q.ipv4, &q.ipv6} {
-		if at := q.step.now.Add(queryDelay); !f.next.IsZero() && f.next.Before(at) {
+		if at := q.step.now.Add(queryDelay); f.next.Before(at) {
 			f.next = at
 		}
 	}
@@ -175,14 +175,11 @@ func (q *querier) fromStation(src ipoib.MAC, typ ipoib.EtherType, packet []byte)
 	case !q.host.stations.join(src, m, q.step.now):
 		q.step.stats.GroupsFull++
 	}
-	return m.Answer && !f.asked.IsZero() && q.step.now.Sub(f.asked) < ownAnswer
+	return m.Answer && q.step.now.Sub(f.asked) < ownAnswer
 }
 
 // fromPeer takes an IP packet of a peer, which may be a query.
 func (q *querier) fromPeer(typ ipoib.EtherType, packet []byte) {
-	if !ipoib.IsMembershipQuery(typ, packet) {
-		return
-	}
 	if m, err := ipoib.ParseMembership(typ, packet, 0); err == nil && m.Query {
 		q.heard(typ, q.of(typ))
 	}

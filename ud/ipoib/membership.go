@@ -80,9 +80,9 @@ type Membership struct {
 	Left   []netip.Addr // groups that it has left
 }
 
-// ParseMembership parses a packet for which [IsMembership] returns true. It takes the groups from at most limit records.
-// A message of an unknown type is an empty one, and so is a query that stations do not answer. Errors: ErrTruncated,
-// ErrFormat, ErrChecksum.
+// ParseMembership parses an IGMP or MLD message. It takes the groups from at most limit records. A message of an unknown
+// type is an empty one, and so is a query that stations do not answer. Errors: ErrTruncated, ErrFormat, also for a packet
+// for which [IsMembership] returns false, ErrChecksum.
 func ParseMembership(t EtherType, packet []byte, limit int) (m Membership, err error) {
 	b := membershipMessage(t, packet)
 	if b == nil {

@@ -56,9 +56,6 @@ func (s *stations) chooseGate() {
 			best = st
 		}
 	}
-	if best.kind() == notRouter || best.mac == s.home.mac {
-		best = nil
-	}
 	if best != s.gate {
 		s.gate, s.changed = best, true
 	}

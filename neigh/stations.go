@@ -42,7 +42,7 @@ type stations struct {
 	links  networks                // of home
 	byIP   map[netip.Addr]*station // all
 	absent map[netip.Addr]absence
-	gate   *station // behind ib0, the IPv6 router; nil: home
+	gate   *station // the IPv6 router; nil: home
 
 	marks   draft[macKey, *atomic.Bool] // for the data path: of those behind ib0
 	places  draft[ipKey, ipoib.MAC]     // destinations of byIP and absent; zero: the fallback

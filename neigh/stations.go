@@ -85,7 +85,7 @@ func (s *stations) of(ip netip.Addr) (ipoib.MAC, bool) {
 	m, known := s.place(ip)
 	local, all := s.links.find(ip)
 	switch {
-	case known && !m.IsZero():
+	case !m.IsZero():
 		return m, true
 	case all:
 		return ipoib.Broadcast, true
@@ -164,10 +164,8 @@ func (s *stations) setOwn(m ipoib.MAC, now time.Time) {
 
 // setMaster records the MAC of ib0's master, or zero.
 func (s *stations) setMaster(m ipoib.MAC, now time.Time) {
-	if m != s.master {
-		s.master = m
-		s.rehome(now)
-	}
+	s.master = m
+	s.rehome(now)
 }
 
 // rehome shows the data path where ib0's addresses are, and its master's. If the host was a router at its former MAC, it is
@@ -185,7 +183,6 @@ func (s *stations) rehome(now time.Time) {
 		s.show(ip)
 	}
 	s.chooseGate()
-	s.changed = true // the snapshot's own fields
 }
 
 // setGiven replaces the addresses of home and reports whether any is new.
@@ -195,7 +192,7 @@ func (s *stations) setGiven(addrs []netip.Prefix) (added bool) {
 		return false
 	}
 	added = slices.ContainsFunc(ips, func(ip netip.Addr) bool { return !s.has(ip) })
-	s.links, s.changed = links, true
+	s.links = links
 	s.vacateAll(s.home)
 	for _, ip := range ips {
 		s.assign(s.home, ip)

@@ -20,14 +20,15 @@ type translator struct {
 // hostARP translates an ARP or RARP body from the host (RFC 826, RFC 903, RFC
 // 4391 section 9.2). The sender becomes our own address. The target is the peer
 // that the frame is addressed to, or else the peer of the body's target MAC; it is
-// zero if both are unknown.
-func (x *translator) hostARP(f frame) (msg []byte, ok bool) {
+// zero if both are unknown. What a late frame claims, which was kept before, counted when it came: its address may have
+// moved since.
+func (x *translator) hostARP(f frame, late bool) (msg []byte, ok bool) {
 	in, err := ipoib.ParseEtherARP(f.body())
 	if err != nil || in.SHA != f.src {
 		x.step.drop(DropBadARP)
 		return nil, false
 	}
-	if f.typ == ipoib.EtherTypeARP {
+	if f.typ == ipoib.EtherTypeARP && !late {
 		x.hostClaims(in.SHA, in.SPA)
 	}
 	out := ipoib.ARP{Op: in.Op, SHA: x.host.link.addr(), SPA: in.SPA, TPA: in.TPA}

@@ -7,9 +7,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// hostND translates Neighbour Discovery from the host (RFC 4861, RFC 4391
-// section 9.3).
-func (x *translator) hostND(f frame) (msg []byte, ok bool) {
+// hostND is hostARP for Neighbour Discovery (RFC 4861, RFC 4391 section 9.3).
+func (x *translator) hostND(f frame, late bool) (msg []byte, ok bool) {
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
 	if err != nil {
 		x.step.drop(DropBadND)
@@ -21,8 +20,10 @@ func (x *translator) hostND(f frame) (msg []byte, ok bool) {
 		x.step.drop(ndReason(err))
 		return nil, false
 	}
-	x.hostClaims(f.src, claimedBy(nd))
-	x.host.stations.sentND(f.src, nd)
+	if !late {
+		x.hostClaims(f.src, claimedBy(nd))
+		x.host.stations.sentND(f.src, nd)
+	}
 	return msg, true
 }
 

@@ -48,9 +48,9 @@ func (t *Table) route(f frame, late bool) {
 	o, ok := outgoing{control: true, late: late}, true
 	switch {
 	case f.isARP():
-		o.msg, ok = t.translator.hostARP(f)
+		o.msg, ok = t.translator.hostARP(f, late)
 	case f.isND():
-		o.msg, ok = t.translator.hostND(f)
+		o.msg, ok = t.translator.hostND(f, late)
 	case ipoib.IsDHCP(f.typ, f.body()):
 		o.control = false
 		o.msg = t.translator.hostDHCP(f)

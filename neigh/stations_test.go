@@ -315,3 +315,43 @@ func TestUnknownAddressesLeaveRoom(t *testing.T) {
 		t.Errorf("the host's frame was not kept: %+v", after.Drops)
 	}
 }
+
+// A frame that was kept claims nothing once it is sent: the address of its sender may have moved to a peer meanwhile.
+func TestKeptFrameClaimsNothing(t *testing.T) {
+	guest, stranger := ipoib.MAC{2, 5, 0, 0, 0, 1}, ipoib.MAC{2, 5, 0, 0, 0, 2}
+	const moves, moves6 = "10.0.0.50", "fd00::50"
+	for _, c := range []struct {
+		name, ip, unknown string
+		kept              FromHost
+		claim, answer     FromFabric
+	}{
+		{
+			"ARP", moves, "10.0.0.60", hostARP(guest, stranger, ipoib.ARPRequest, moves, "10.0.0.60"),
+			fabricARP(peerB, ipoib.ARPRequest, moves, moves, true), fabricARP(peerC, ipoib.ARPReply, "10.0.0.60", ipA, false),
+		},
+		{
+			"ND", moves6, "fd00::60",
+			hostND(guest, stranger, nd(ipoib.NDNeighborSolicit, ip(moves6), ip("fd00::60"), ip("fd00::60"), etherLink(ipoib.OptionSourceLink, guest))),
+			fabricND(peerB, nd(ipoib.NDNeighborAdvert, ip(moves6), ip("ff02::1"), ip(moves6), ipoibLink(ipoib.OptionTargetLink, peerB))),
+			fabricND(peerC, nd(ipoib.NDNeighborAdvert, ip("fd00::60"), ip(moves6), ip("fd00::60"), ipoibLink(ipoib.OptionTargetLink, peerC))),
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := knownBench(t)
+			b.step(given(ip(ipA), ip("fd00::1")))
+			b.step(c.kept)
+			if st := b.table.host.stations.byIP[ip(c.ip)]; st == nil || st.mac != guest || b.table.Stats().Kept != 1 {
+				t.Fatalf("%s is at %+v, %d frames kept", c.ip, st, b.table.Stats().Kept)
+			}
+			b.step(c.claim)
+			sent := b.table.Stats().KeptSent
+			b.ready(b.step(c.answer))
+			if b.table.Stats().KeptSent != sent+1 {
+				t.Fatal("the kept frame was not sent")
+			}
+			if p := b.table.peers.live.byIP[ip(c.ip)]; p == nil || p.endpoint != peerB || b.table.host.stations.has(ip(c.ip)) {
+				t.Errorf("%s went back to the guest; the peer with it is %+v", c.ip, p)
+			}
+		})
+	}
+}

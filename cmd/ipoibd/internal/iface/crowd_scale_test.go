@@ -135,6 +135,7 @@ func TestARPStormIsAbsorbed(t *testing.T) {
 // because the slow path takes 512 messages at a time. Then they and the host start to talk,
 // and after a reset of the device again.
 func TestTenThousandPeers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const peers = 10_000
 		a := bareHost(t, newFabric(t, 1), 1)

@@ -202,6 +202,7 @@ func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 // After a virtual hour on a lossy, slow, reordering network, everything works, and every frame is
 // accounted for.
 func TestHourOfBadNetwork(t *testing.T) {
+	t.Parallel()
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.fabric.SetConditions(memfabric.Conditions{
 			Loss: 0.2, Duplicate: 0.1, Reorder: 0.2, Delay: 3 * time.Millisecond, Jitter: 2 * time.Millisecond,

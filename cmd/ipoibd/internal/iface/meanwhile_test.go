@@ -99,6 +99,7 @@ func TestR06WhateverHappensMeanwhile(t *testing.T) {
 		for _, h := range happenings {
 			for _, after := range []time.Duration{0, 150, 600} {
 				t.Run(fmt.Sprintf("%s/%s after %d ms", op.name, h.name, after), func(t *testing.T) {
+					t.Parallel()
 					slowHosts(t, func(t *testing.T, a, b *testHost) {
 						a.t = t
 						reach(t, a, b)

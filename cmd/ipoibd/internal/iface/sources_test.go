@@ -55,7 +55,7 @@ func TestSourceCheck(t *testing.T) {
 		if f := b.takeIP(); f != nil || drops() != 2 {
 			t.Errorf("%d frames dropped, %x arrived", drops(), f)
 		}
-		time.Sleep(time.Minute) // the own address is announced several times
+		time.Sleep(time.Minute + time.Second) // the own address is announced several times, and the status shows it a little later
 		before := count(a.status(), "neigh_announcements")
 		router := netip.MustParseAddr("fe80::1")
 		a.tap.AddAddr(netip.PrefixFrom(victim.ip, 24))

@@ -43,9 +43,13 @@ func (s *peers) askDoubted(p *peer) {
 func (s *peers) expireDoubts() {
 	for p, ok := s.doubts.due(s.step.now); ok; p, ok = s.doubts.due(s.step.now) {
 		next := p.doubt.successor
+		heard, bare := p.heard.mark.Load() || p.heardAt.After(p.doubt.since), len(p.ips) == 0
 		switch {
-		case p.heard.mark.Load() || p.heardAt.After(p.doubt.since) || s.live.byEndpoint[next.endpoint] != next:
-		case len(p.ips) > 0 && p.handle.state != handleReady: // the host sends nothing to it
+		case heard && bare: // perhaps by late packets of a queue pair that is gone, so it must go on sending
+			s.doubt(p, next)
+			continue
+		case heard, !bare && s.live.byEndpoint[next.endpoint] != next:
+		case !bare && p.handle.state != handleReady: // the host sends nothing to it
 		case p.doubt.tries < doubtTries:
 			s.askDoubted(p)
 			continue

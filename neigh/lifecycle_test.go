@@ -252,3 +252,39 @@ func TestResolutionsAreTimed(t *testing.T) {
 		t.Errorf("%d resolutions in %s, want 1 in %s", got.Count, got.Sum, want)
 	}
 }
+
+// A queue pair whose address another one at its GID has taken is forgotten once it is silent, also if late packets of it
+// arrive after that, or if the other one is gone by then. One that goes on sending stays.
+func TestBarePeerIsForgottenWhenSilent(t *testing.T) {
+	second, third := endpoint{peerB.gid, 0x23}, endpoint{peerB.gid, 0x24}
+	for _, c := range []struct {
+		name  string
+		talks time.Duration // of the former queue pair, after it has lost its address
+		third bool          // takes the address from the second one at once
+	}{{"at once", 0, false}, {"after late packets", 150 * time.Millisecond, false}, {"after the third one", 0, true}, {"after a long talk", 5 * time.Second, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			b := knownBench(t)
+			for range 2 { // it is alive
+				b.snap.PeerMAC(peerB.gid, peerB.qpn)
+				b.advance(markInterval)
+			}
+			b.meet(second, ipB)
+			if c.third {
+				b.snap.PeerMAC(second.gid, second.qpn)
+				b.advance(markInterval)
+				b.meet(third, ipB)
+			}
+			for end := b.now.Add(c.talks); b.now.Before(end); {
+				b.snap.PeerMAC(peerB.gid, peerB.qpn)
+				b.advance(20 * time.Millisecond)
+				if b.table.peers.live.byEndpoint[peerB] == nil {
+					t.Fatal("it was forgotten while it sent data")
+				}
+			}
+			b.advance(2 * time.Second)
+			if p := b.table.peers.live.byEndpoint[peerB]; p != nil {
+				t.Errorf("it is still known: %+v", p)
+			}
+		})
+	}
+}

@@ -118,7 +118,7 @@ func TestWhoMakesRoom(t *testing.T) {
 		withAddress bool
 		after       time.Duration
 		prepare     func(*stations)
-		want        int // who goes; -1: nobody
+		want        int // who goes; -1: no one
 	}{
 		{"without addresses, the first", false, time.Minute, func(*stations) {}, 0},
 		{"without addresses, not the bridge", false, time.Minute, func(s *stations) { s.setMaster(numberedMAC(0), start) }, second},

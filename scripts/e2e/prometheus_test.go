@@ -19,7 +19,7 @@ import (
 const (
 	// prometheusAddr is where Prometheus answers, in its host's namespace.
 	prometheusAddr = "127.0.0.1:9090"
-	// prometheusLimit bounds its start, which takes a second of a processor, of which it gets a tenth on a busy machine.
+	// prometheusLimit bounds its start: a second of processor time, which takes ten times as long on a busy machine.
 	prometheusLimit = time.Minute
 )
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
@@ -261,7 +262,7 @@ func TestR26TakeOverOfWhatWaits(t *testing.T) {
 	r.stop()
 }
 
-var tryAgain = regexp.MustCompile(`try again in (10|[1-9])s`)
+var tryAgain = regexp.MustCompile(`try again in (\d+)s`)
 
 // After a hand-over for which traffic has stopped in vain there is a pause before the next one, and the
 // refusal says for how long.
@@ -279,6 +280,7 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 	taker, err := handover.Take(t.Context(), conn)
 	must(t, err)
 	taker.Capsule.Close()
+	failed := time.Now()
 	taker.Fail()
 	r.waitState(0, "up")
 	opts := options()
@@ -287,8 +289,14 @@ func TestFailedHandOverIsFollowedByAPause(t *testing.T) {
 		err = Run(t.Context(), cfg, opts)
 		return err == nil || !strings.Contains(err.Error(), "another hand-over is under way")
 	})
-	if err == nil || !tryAgain.MatchString(err.Error()) || !strings.Contains(err.Error(), "stop the running daemon") {
-		t.Errorf("a hand-over right after one that failed: %v", err)
+	m := tryAgain.FindStringSubmatch(fmt.Sprint(err))
+	if m == nil || !strings.Contains(err.Error(), "stop the running daemon") {
+		t.Fatalf("a hand-over right after one that failed: %v", err)
+	}
+	rest, err := time.ParseDuration(m[1] + "s") // rounded
+	must(t, err)
+	if least := 9*time.Second - time.Since(failed).Truncate(time.Second); rest > 10*time.Second || rest < least {
+		t.Errorf("the pause is %v, want %v to 10s", rest, least)
 	}
 	r.waitState(0, "up")
 	r.stop()

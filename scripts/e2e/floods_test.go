@@ -66,7 +66,9 @@ func TestFloodsCostLittle(t *testing.T) {
 	a.AddIPv6(ifName, a.ip6()+"/64") // down removes it
 	b.waitReaches(a)
 	// Until it is announced, b sends to where it was before.
+	since := time.Now()
 	eventually(t, repairLimit, "the address is reached again", func() bool { return b.Command("ping", "-n", "-c", "1", "-W", "0.2", a.ip6()).Run() == nil })
+	t.Logf("its IPv6 address is reached %v later", time.Since(since).Round(time.Millisecond))
 	pingAll(a, b)
 }
 

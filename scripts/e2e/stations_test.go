@@ -246,7 +246,10 @@ func TestStationMoves(t *testing.T) {
 	all := append(at, observer)
 	pingStations(t, all, 1)
 
-	others, late := []*probe{c.probeAddr(at[2].ip4()), c.probeAddr(at[0].ip4()), c.probeAddr(at[4].ip4())}, droppedLate(hosts...)
+	for _, h := range hosts {
+		h.lengthenQueues(ifName)
+	}
+	others := []*probe{c.probeAddr(at[2].ip4()), c.probeAddr(at[0].ip4()), c.probeAddr(at[4].ip4())}
 	guest := at[1]
 	for n, to := range []*host{b, a, b} {
 		p := c.probeAddr(guest.ip4())
@@ -257,36 +260,25 @@ func TestStationMoves(t *testing.T) {
 		t.Logf("guest on host %d: silent for %v", to.number, p.silence(start))
 		p.silent.Store(true)
 	}
-	requireNoneLost(t, others, late, hosts...)
+	requireNoneLost(t, others)
 }
 
-// requireNoneLost checks that the hosts have answered the probes, except for frames that they have dropped, and counted,
-// since their count was late, because a daemon got too little of the processors.
-func requireNoneLost(t *testing.T, probes []*probe, late int, hosts ...*host) {
+// requireNoneLost checks that all requests of probes are answered.
+func requireNoneLost(t *testing.T, probes []*probe) {
 	t.Helper()
-	all := 0
 	for i, p := range probes {
-		lost := p.lost()
-		t.Logf("probe %d lost %d of %d", i, lost, len(p.since(time.Time{})))
-		all += lost
-	}
-	if dropped := droppedLate(hosts...) - late; all > dropped {
-		t.Errorf("%d requests without an answer, and the daemons dropped %d for lack of time", all, dropped)
+		if lost := p.lost(); lost > 0 {
+			t.Errorf("probe %d lost %d of %d", i, lost, len(p.since(time.Time{})))
+		}
 	}
 }
 
-// droppedLate returns how many frames were dropped because a daemon did not read its queues in time.
-func droppedLate(hosts ...*host) (n int) {
-	for _, h := range hosts {
-		s := h.daemon.status()
-		for _, d := range s.Devices {
-			n += int(d.Counters["wire_socket_drops"] + d.Counters["rx_drop_no_recv"])
-		}
-		for _, f := range s.Interfaces {
-			n += int(f.Kernel["kernel_tx_dropped"])
-		}
+// lengthenQueues lets the queues of interfaces hold the frames of several probes for seconds, because a busy machine may
+// let the daemon wait that long. The daemon's own 1024 frames are those of a quarter of a second.
+func (h *host) lengthenQueues(names ...string) {
+	for _, name := range names {
+		h.Run("ip", "link", "set", name, "txqueuelen", "16384")
 	}
-	return n
 }
 
 // moveTo moves a guest to the bridge of another host. It keeps its MAC and addresses, and announces them.
@@ -334,7 +326,9 @@ func TestStationMovesBetweenInterfaces(t *testing.T) {
 		})
 	})
 	pingStations(t, all, 5)
-	others, late := []*probe{c.probeAddr(all[2].ip4()), c.probeAddr(all[3].ip4()), c.probeAddr(all[4].ip4())}, droppedLate(hosts...)
+	a.lengthenQueues(ifName, "ib1")
+	c.lengthenQueues(ifName)
+	others := []*probe{c.probeAddr(all[2].ip4()), c.probeAddr(all[3].ip4()), c.probeAddr(all[4].ip4())}
 	guest := all[1]
 	for n := range 4 {
 		p := c.probeAddr(guest.ip4())
@@ -347,7 +341,7 @@ func TestStationMovesBetweenInterfaces(t *testing.T) {
 		t.Logf("move %d: silent for %v", n, p.silence(start))
 		p.silent.Store(true)
 	}
-	requireNoneLost(t, others, late, hosts...)
+	requireNoneLost(t, others)
 }
 
 // TestStationsKeepTheirConnections: TCP connections of three stations survive a kill, hand-overs and a reset of the

@@ -150,10 +150,9 @@ func awaitExit(tb testing.TB, p process) {
 }
 
 const (
-	// patience is the limit for events that take at most four seconds when a guest has a
-	// processor of its own: a program answers or ends, ib0 gets carrier, others answer,
-	// TCP sends again.
-	patience = time.Minute
+	// patience is the limit for events that take at most two seconds: a program
+	// answers or ends, ib0 gets carrier, others answer.
+	patience = 20 * time.Second
 	// pollStep is the interval at which a condition is checked.
 	pollStep = 20 * time.Millisecond
 )

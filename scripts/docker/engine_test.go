@@ -78,7 +78,8 @@ func newPodman(tb testing.TB, ns *nstest.Namespace) *engine {
 			"podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "--log-level", "error",
 		}, args...)...)
 		cmd.Dir = "/"
-		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_RUNTIME_DIR="+filepath.Join(home, "run"))
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_RUNTIME_DIR="+filepath.Join(home, "run"),
+			"XDG_CACHE_HOME=", "XDG_CONFIG_HOME=", "XDG_DATA_HOME=") // else it uses the directories of root
 		return cmd
 	}
 	return e

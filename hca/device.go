@@ -153,15 +153,21 @@ type PathLimit struct {
 
 // PortAttr is a port's state and tables (struct ibv_port_attr).
 type PortAttr struct {
-	State     PortState  `json:"state"`
-	MaxMTU    MTU        `json:"max_mtu"`
-	ActiveMTU MTU        `json:"active_mtu"`
-	LinkLayer LinkLayer  `json:"link_layer"`
-	LID       uint16     `json:"lid"`    // 0 on Ethernet
-	SMLID     uint16     `json:"sm_lid"` // 0 on Ethernet
-	GUID      GUID       `json:"guid"`
-	GIDs      []GIDEntry `json:"gids"`
-	PKeys     []PKey     `json:"pkeys"`
+	State     PortState `json:"state"`
+	MaxMTU    MTU       `json:"max_mtu"`
+	ActiveMTU MTU       `json:"active_mtu"`
+	LinkLayer LinkLayer `json:"link_layer"`
+	LID       uint16    `json:"lid"`    // base LID; 0 on Ethernet
+	SMLID     uint16    `json:"sm_lid"` // 0 on Ethernet, and until a subnet manager has configured the port
+	// LMC is how many low bits of a LID are path bits: the port answers to 2^LMC LIDs (IBA 4.1.3); 0-7.
+	LMC  uint8 `json:"lmc,omitzero"`
+	SMSL uint8 `json:"sm_sl,omitzero"` // service level of messages to the subnet manager, 0-15
+	// SubnetTimeout says how long a packet may take through the subnet: 4.096 us x 2^SubnetTimeout (IBA
+	// 14.2.5.6); 0-31, and 0 on Ethernet.
+	SubnetTimeout uint8      `json:"subnet_timeout,omitzero"`
+	GUID          GUID       `json:"guid"`
+	GIDs          []GIDEntry `json:"gids"`
+	PKeys         []PKey     `json:"pkeys"`
 }
 
 // PD is a protection domain. Objects created from one PD work together, but not

@@ -48,7 +48,8 @@ func portState(a *cPortAttr) hca.PortAttr {
 	return hca.PortAttr{
 		State: hca.PortState(a.state), LinkLayer: hca.LinkLayer(a.link_layer),
 		MaxMTU: mtu(a.max_mtu), ActiveMTU: mtu(a.active_mtu),
-		LID: uint16(a.lid), SMLID: uint16(a.sm_lid),
+		LID: uint16(a.lid), LMC: uint8(a.lmc), SMLID: uint16(a.sm_lid), SMSL: uint8(a.sm_sl),
+		SubnetTimeout: uint8(a.subnet_timeout),
 	}
 }
 

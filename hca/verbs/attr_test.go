@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -54,11 +55,15 @@ func TestDeviceAttrShortLists(t *testing.T) {
 }
 
 func TestPortState(t *testing.T) {
-	c := cPortAttr{state: 4, max_mtu: 5, active_mtu: 3, lid: 7, sm_lid: 1, link_layer: 2}
-	got := portState(&c)
-	if got.State != hca.PortActive || got.MaxMTU != 4096 || got.ActiveMTU != 1024 || got.LID != 7 || got.SMLID != 1 ||
-		got.LinkLayer != hca.LinkLayerEthernet {
-		t.Errorf("port attributes %+v differ from the library's", got)
+	c := cPortAttr{
+		state: 4, max_mtu: 5, active_mtu: 3, lid: 8, lmc: 2, sm_lid: 1, sm_sl: 3, subnet_timeout: 18, link_layer: 1,
+	}
+	want := hca.PortAttr{
+		State: hca.PortActive, MaxMTU: 4096, ActiveMTU: 1024, LinkLayer: hca.LinkLayerInfiniBand,
+		LID: 8, LMC: 2, SMLID: 1, SMSL: 3, SubnetTimeout: 18,
+	}
+	if got := portState(&c); !reflect.DeepEqual(got, want) {
+		t.Errorf("port attributes %+v, the library's are %+v", got, want)
 	}
 }
 

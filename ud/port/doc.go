@@ -1,9 +1,8 @@
 // Package port decides how an interface uses an HCA port: which entries of the GID and P_Key
 // tables, and which groups. The package is pure: [MakePlan] makes a [Plan] from
-// [hca.PortAttr] and the requirements of the interface. It puts only the broadcast group into
-// a plan; groups that are joined at a subnet administrator follow it.
+// [hca.PortAttr] and the requirements of the interface.
 //
-// # Without a subnet manager
+// # Ethernet
 //
 // On Ethernet no subnet manager supplies group parameters. These constants replace them, and
 // all members must use the same:
@@ -19,25 +18,18 @@
 //	                   first global IPv6 GID, else the link-local one; among GIDs
 //	                   of equal rank, the one in use
 //
-// A port with link layer InfiniBand has a subnet manager. Its groups must be joined there,
-// which is not implemented yet, so such a port is refused.
-//
 // One IP group for all IPoIB groups suffices, because the host drops the multicast that it
 // has not asked for.
 //
-// # Adding groups
+// # InfiniBand
 //
-// An interface follows its plan: it attaches the queue pair to the plan's groups, also while
-// the queue pair is in use (device/groups.go), finds the destination of a message by its MGID
-// and sends messages to all other groups to the broadcast group (neigh/snapshot.go), and
-// reports the groups in its status. Only another broadcast group needs a new queue pair. So
-// joins at a subnet administrator need a package for the joins and their messages, and these
-// changes:
+// A port of InfiniBand needs a subnet manager, and a membership of the partition's broadcast group, which defines
+// the link (RFC 4391 section 5): until the subnet administrator has granted it, there is no plan ([ErrNoGroup]).
+// Everything that is a constant on Ethernet comes from it. Messages within the subnet have no GRH.
 //
-//	ud/port/group.go                           what a join returns: MLID, Q_Key, SL, hop limit
-//	ud/port/plan.go                            the broadcast group as joined; InfiniBand accepted
-//	cmd/ipoibd/internal/iface/groups.go (new)  the interface's joins, which set fabric.joined
-//	cmd/ipoibd/internal/iface/run.go           the result of a join: an event, then reconcile
+// # Changes
 //
-// Which groups the host wants, and the paths to peers on InfiniBand, are separate tasks.
+// An interface follows its plan. Another port, GID, P_Key or broadcast group needs another queue pair. Everything
+// else changes while the queue pair is in use ([Plan.SameExceptGroups]): the groups to which it is attached, their
+// MLIDs, the Q_Key, its own LID.
 package port

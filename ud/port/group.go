@@ -6,46 +6,77 @@ import (
 	"ipoibd/hca"
 )
 
-// Group parameters that replace a subnet manager's; see the package documentation.
+// Group parameters that replace a subnet manager's on Ethernet; see the package documentation.
 const (
 	GroupHops    = 1 // hop limit of messages to a group, whose scope is one link
 	UnicastHops  = 64
 	NoMulticastL = 0 // MLID on Ethernet
 )
 
-// QKey is the Q_Key of every group.
+// QKey is the Q_Key of every group on Ethernet.
 const QKey hca.QKey = 0x0b1b
 
 // groupIPv4 carries all IPoIB groups of an IPv4 port. Its scope is organisation-local (RFC
 // 2365), and its last 16 bits are the number 4791.
 var groupIPv4 = netip.AddrFrom4([4]byte{239, 192, 18, 183})
 
-// Group is a multicast group of a port.
+// Group is a multicast group of a port. On InfiniBand it has the parameters that the subnet administrator has granted
+// (MCMemberRecord, IBA 15.2.5.17).
 type Group struct {
 	MGID   hca.GID // the IPoIB group
 	Attach hca.GID // the GID that the QP attaches to and sends to
 	MLID   uint16
 	QKey   hca.QKey
+	MTU    hca.MTU // of the group; 0 on Ethernet
+	Route
+}
+
+// Route is how messages travel to a destination: attributes of an address handle.
+type Route struct {
+	SL        uint8  // InfiniBand only, 0-15
+	Rate      uint8  // enum ibv_rate; 0: the port's rate
+	Traffic   uint8  // traffic class
+	FlowLabel uint32 // 20 bits
+	HopLimit  uint8
+}
+
+// Path is the path to a peer on InfiniBand (PathRecord, IBA 15.2.5.16).
+type Path struct {
+	LID uint16
+	Route
+}
+
+// handle returns the data of an address handle with a route.
+func (p Plan) handle(lid uint16, dgid hca.GID, global bool, r Route) hca.AHSpec {
+	ah := hca.AHSpec{Port: p.Port, DLID: lid, SL: r.SL, Rate: r.Rate}
+	if global {
+		ah.Global, ah.DGID, ah.SGIDIndex = true, dgid, p.GIDIndex
+		ah.Traffic, ah.FlowLabel, ah.HopLimit = r.Traffic, r.FlowLabel, r.HopLimit
+	}
+	return ah
 }
 
 // GroupAH returns the data of the address handle of a group.
-func (p Plan) GroupAH(g Group) hca.AHSpec {
-	return hca.AHSpec{
-		Port:      p.Port,
-		DLID:      g.MLID,
-		Global:    true,
-		DGID:      g.Attach,
-		SGIDIndex: p.GIDIndex,
-		HopLimit:  GroupHops,
-	}
-}
+func (p Plan) GroupAH(g Group) hca.AHSpec { return p.handle(g.MLID, g.Attach, true, g.Route) }
 
 // Membership returns the data with which a queue pair attaches to a group.
 func (p Plan) Membership(g Group) hca.MulticastGroup {
 	return hca.MulticastGroup{MGID: g.Attach, MLID: g.MLID, SGIDIndex: p.GIDIndex}
 }
 
-// PeerAH returns the data of the address handle of a peer.
-func (p Plan) PeerAH(gid hca.GID) hca.AHSpec {
-	return hca.AHSpec{Port: p.Port, Global: true, DGID: gid, SGIDIndex: p.GIDIndex, HopLimit: UnicastHops}
+// PeerAH returns the data of the address handle of a peer. path is zero on Ethernet. On InfiniBand a message has a GRH
+// only if routers carry it: the path then has a hop limit (IBA 8.3.6), and leads to the router.
+func (p Plan) PeerAH(gid hca.GID, path Path) hca.AHSpec {
+	if !p.InfiniBand() {
+		return p.handle(0, gid, true, Route{HopLimit: UnicastHops})
+	}
+	return p.handle(path.LID, gid, path.HopLimit > 0 && !sameSubnet(gid, p.GID), path.Route)
 }
+
+// SelfAH returns the data of the address handle of this port.
+func (p Plan) SelfAH() hca.AHSpec {
+	return p.PeerAH(p.GID, Path{LID: p.LID, Route: Route{SL: p.Broadcast().SL}})
+}
+
+// sameSubnet reports whether two GIDs have the same subnet prefix (IBA 4.1.1).
+func sameSubnet(a, b hca.GID) bool { return [8]byte(a[:8]) == [8]byte(b[:8]) }

@@ -12,7 +12,6 @@ import (
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
-	"ipoibd/ud/port"
 )
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
@@ -72,6 +71,11 @@ func (s *Slot) Change(cfg config.Device) {
 	}
 }
 
+// errLinkLayer means that a port has the link layer InfiniBand.
+var errLinkLayer = errors.New("link layer InfiniBand is not supported yet: " +
+	"groups have to be joined at the subnet manager; " +
+	"only ports with link layer Ethernet (RoCE v2) can be used")
+
 // checkPort returns an error if no interface can ever use the port.
 func checkPort(dev hca.Device, num uint8) error {
 	if n := dev.Attr().Ports; num > n {
@@ -79,7 +83,7 @@ func checkPort(dev hca.Device, num uint8) error {
 	}
 	attr, err := dev.QueryPort(num)
 	if err == nil && attr.LinkLayer == hca.LinkLayerInfiniBand {
-		err = fmt.Errorf("port %d: %w", num, port.ErrLinkLayer)
+		err = fmt.Errorf("port %d: %w", num, errLinkLayer)
 	}
 	return err
 }

@@ -21,7 +21,6 @@ import (
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/ud/port"
 )
 
 // fakeKernel has the RDMA devices that a test gives it. An opened device is a software HCA.
@@ -547,7 +546,7 @@ func TestRealDeviceRefusals(t *testing.T) {
 	}{
 		{"no device", rxe("rxe1", 0, rxeGUID), realConfig(), 1, hca.LinkLayerEthernet, hca.ErrNoDevice, ""},
 		{"no port", hardware, realConfig(), 2, hca.LinkLayerEthernet, hca.ErrInvalid, "there is no port 2, the device has 1"},
-		{"InfiniBand", hardware, realConfig(), 1, hca.LinkLayerInfiniBand, port.ErrLinkLayer, "not supported yet"},
+		{"InfiniBand", hardware, realConfig(), 1, hca.LinkLayerInfiniBand, errLinkLayer, "not supported yet"},
 		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link works only for Soft-RoCE"},
 		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
 		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},

@@ -110,14 +110,20 @@ func (e *Endpoint) build(gen uint32) (err error) {
 		}
 		e.domain.add(q.RecvMR.Close)
 	}
-	p := e.Spec.Plan
-	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
-		return fmt.Errorf("create address handle of this port: %w", err)
-	}
-	e.handles.add(e.self.Close)
 	e.AHs = newAHWorkers(e.pd)
 	e.handles.add(e.AHs.Close)
+	if err := e.createSelf(); err != nil {
+		return err
+	}
 	return e.Start(qprecovery.RungRebuildCQ, gen)
+}
+
+// createSelf makes the address handle of this port.
+func (e *Endpoint) createSelf() (err error) {
+	if e.self, err = e.AHs.create(e.Spec.Plan.SelfAH()); err != nil {
+		return fmt.Errorf("create address handle of this port: %w", err)
+	}
+	return nil
 }
 
 // Self returns the queue pair's own address.

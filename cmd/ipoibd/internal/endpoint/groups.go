@@ -31,11 +31,27 @@ func (a *attached) keep(wanted []hca.MulticastGroup) error {
 	return errors.Join(errs...)
 }
 
-// Regroup attaches the queue pair, which is in use, to the groups of another plan for which
-// it can be kept ([port.Plan.SameExceptGroups]), and detaches it from all others. After an
-// error the caller closes the endpoint.
+// leave detaches the queue pair from a group under any MLID: it cannot have a group at two.
+func (a *attached) leave(mgid hca.GID) error {
+	return a.keep(slices.DeleteFunc(slices.Clone(a.list), func(m hca.MulticastGroup) bool { return m.MGID == mgid }))
+}
+
+// Regroup adapts the queue pair, which is in use, to another plan for which it can be kept
+// ([port.Plan.SameExceptGroups]): it gets the Q_Key of the plan and is attached to its groups, and to no
+// others. After an error the caller closes the endpoint.
 func (e *Endpoint) Regroup(p port.Plan) error {
+	was := e.Spec.Plan
 	e.Spec.Plan = p
+	if p.SelfAH() != was.SelfAH() { // the former one is closed with the session: a probe may use it
+		if err := e.createSelf(); err != nil {
+			return err
+		}
+	}
+	if key := p.Broadcast().QKey; key != was.Broadcast().QKey {
+		if err := e.QP.Modify(hca.QPAttr{State: hca.QPRTS, QKey: key}, hca.AttrState|hca.AttrQKey); err != nil {
+			return fmt.Errorf("change the Q_Key of the queue pair: %w", err)
+		}
+	}
 	return e.attachGroups()
 }
 
@@ -58,6 +74,9 @@ func (e *Endpoint) attachGroups() error {
 		m := p.Membership(g)
 		if wanted = append(wanted, m); slices.Contains(e.attached.list, m) {
 			continue
+		}
+		if err := e.attached.leave(m.MGID); err != nil {
+			return fmt.Errorf("detach from group %s at its former MLID: %w", g.MGID, err)
 		}
 		if err := e.QP.AttachMulticast(m); err != nil {
 			return fmt.Errorf("attach to group %s: %w", g.MGID, err)

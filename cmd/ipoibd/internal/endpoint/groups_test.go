@@ -74,3 +74,25 @@ func TestEndpointFollowsTheGroupsOfThePlan(t *testing.T) {
 		t.Errorf("a group by a unicast address: %v", err)
 	}
 }
+
+// A subnet manager may give the broadcast group another MLID and another Q_Key: the queue pair stays, and has the group
+// only once.
+func TestEndpointFollowsTheBroadcastGroup(t *testing.T) {
+	e, rec, _ := openRecorded(t)
+	qp, was, p := e.QP, e.Self(), e.Spec.Plan
+	p.Groups = slices.Clone(p.Groups)
+	p.Groups[0].MLID, p.Groups[0].QKey = 0xc007, 0x77
+	if err := e.Regroup(p); err != nil {
+		t.Fatal(err)
+	}
+	wantGroups(t, e, 1, p.Groups...)
+	if a, err := e.QP.Query(); err != nil || e.QP != qp || a.State != hca.QPRTS || a.QKey != 0x77 {
+		t.Errorf("queue pair %+v, %v", a, err)
+	}
+	if to := e.Self(); to.QKey != 0x77 || to.AH != was.AH {
+		t.Errorf("own address %+v, was %+v", to, was)
+	}
+	if want := []string{"group"}; !slices.Equal(rec.closed, want) || e.attached.list[0].MLID != 0xc007 {
+		t.Errorf("closed %v, attached to %v", rec.closed, e.attached.list)
+	}
+}

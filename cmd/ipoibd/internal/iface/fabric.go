@@ -24,7 +24,6 @@ type fabric struct {
 	badClient badClient
 
 	want   port.Want
-	joined []port.Group // at a subnet administrator, which is not implemented yet: none
 	host   hostSide
 	att    *attachment // in use; nil: none
 	coming *attachment // being opened; nil: none
@@ -64,9 +63,7 @@ func (f *fabric) target(view device.View) (to target, err error) {
 		if f.att != nil {
 			want.InUse = f.att.plan.GID
 		}
-		if to.plan, err = view.Plan(want); err == nil {
-			to.plan.Groups = append(to.plan.Groups, f.joined...)
-		}
+		to.plan, err = view.Plan(want)
 	}
 	return to, err
 }

@@ -20,13 +20,14 @@ func mdnsGroup() port.Group {
 	return port.Group{
 		MGID:   ipoib.GroupMGID(ipoib.ScopeLinkLocal, hca.PKeyDefault, mdns),
 		Attach: hca.GIDFromAddr(netip.MustParseAddr("239.1.2.3")), QKey: port.QKey,
+		Route: port.Route{HopLimit: port.GroupHops},
 	}
 }
 
 // join makes groups those that the interface has joined besides the broadcast group.
 func (h *testHost) join(groups ...port.Group) {
 	h.onRun(func(f *Iface) {
-		f.fabric.joined = groups
+		f.fabric.want.Joined = groups
 		f.rec.reconcile()
 	})
 	time.Sleep(time.Second) // the handle of a group that was left waits for its last use

@@ -195,7 +195,7 @@ func (n *neighbours) step(ev neigh.Event) {
 			case neigh.SendHost:
 				n.sendHost(a.Frame)
 			case neigh.CreateAH:
-				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID)) {
+				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID, port.Path{})) {
 					n.events = append(n.events, neigh.AHFailed{ID: a.ID, Err: hca.ErrBusy})
 				}
 			case neigh.DestroyAH:

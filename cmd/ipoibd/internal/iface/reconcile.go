@@ -117,9 +117,10 @@ func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 // interface starts again with a new queue pair.
 func (r *recovery) regroup(to port.Plan) {
 	var groups map[hca.GID]hca.UDDest
+	var self hca.UDDest
 	r.fabric.use(func(a *attachment) error {
 		err := a.ep.Regroup(to)
-		groups = a.ep.Groups()
+		groups, self = a.ep.Groups(), a.ep.Self()
 		return err
 	}, func(a *attachment, err error) {
 		if err != nil {
@@ -127,7 +128,7 @@ func (r *recovery) regroup(to port.Plan) {
 			return
 		}
 		r.log.Info("groups attached", "count", len(groups))
-		a.plan, a.groups = to, groups
+		a.plan, a.groups, a.self = to, groups, self
 		r.tell(attached{newPlan: true})
 	})
 }

@@ -24,8 +24,8 @@ const (
 	respTimeBits = 5
 )
 
-// CapSendOnlyFull is the bit of [ClassPortInfo.Capability2] that says that the SA knows [JoinSendOnlyFull]. It is bit 12
-// of the field of 27 bits (in Linux IB_SA_CAP_MASK2_SENDONLY_FULL_MEM_SUPPORT).
+// CapSendOnlyFull is the bit of [ClassPortInfo.Capability2] that says that the SA knows
+// [JoinSendOnlyFull] (in Linux IB_SA_CAP_MASK2_SENDONLY_FULL_MEM_SUPPORT).
 const CapSendOnlyFull = 1 << 12
 
 // ClassPortInfo describes the SA. The addresses for traps are left out.

@@ -92,13 +92,17 @@ func TestSABytes(t *testing.T) {
 		change(&h)
 		return h
 	}
-	const head = "01 03 02 02 00 00 00 00 00 00 00 00 00 00 00 09 00 38 00 00 00 00 00 00" + " 00 00 00 00 00 00 00 00 00 00 00 00 "
+	const head = "01 03 02 02 00 00 00 00 00 00 00 00 00 00 00 09 00 38 00 00 00 00 00 00" +
+		" 00 00 00 00 00 00 00 00 00 00 00 00 "
 	const noKey = "00 00 00 00 00 00 00 00 "
 	checkFields(t, mad.DataOffset, mad.Len, []field[mad.SA]{
 		{"request", request(func(*mad.SA) {}), 0, head},
 		{"key", request(func(h *mad.SA) { h.SMKey = 0x0102030405060708 }), 0, head + "01 02 03 04 05 06 07 08"},
 		{"attribute offset", request(func(h *mad.SA) { h.AttributeOffset = 0x0708 }), 0, head + noKey + "07 08"},
-		{"mask", request(func(h *mad.SA) { h.Mask = 0x0102030405060708 }), 0, head + noKey + "00 00 00 00 01 02 03 04 05 06 07 08"},
+		{
+			"mask", request(func(h *mad.SA) { h.Mask = 0x0102030405060708 }), 0,
+			head + noKey + "00 00 00 00 01 02 03 04 05 06 07 08",
+		},
 	})
 }
 
@@ -191,7 +195,8 @@ func truncated(t *testing.T, what string, size int, parse func([]byte) error) {
 	buf := make([]byte, mad.Len)
 	for n := range size {
 		var field mad.FieldError
-		if err := parse(buf[:n]); !errors.As(err, &field) || !strings.HasSuffix(string(field), "length") || !errors.Is(err, hca.ErrInvalid) {
+		err := parse(buf[:n])
+		if !errors.As(err, &field) || !strings.HasSuffix(string(field), "length") || !errors.Is(err, hca.ErrInvalid) {
 			t.Errorf("%s with %d bytes of %d: %v, want an error of its length", what, n, size, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package mad_test
 
 import (
-	"bytes"
 	"testing"
 
 	"ipoibd/hca/mad"
@@ -56,10 +55,8 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		var again mad.SA
-		if err := again.Parse(dst); err != nil || again != h || !bytes.Equal(dst[offsetOfTID:offsetOfTID+8], src[offsetOfTID:offsetOfTID+8]) {
+		if err := again.Parse(dst); err != nil || again != h {
 			t.Fatalf("%+v became %+v, %v", h, again, err)
 		}
 	})
 }
-
-const offsetOfTID = 8

@@ -56,8 +56,8 @@ const (
 	// MaskJoinBroadcast joins a group that must exist (drivers/infiniband/ulp/ipoib/ipoib_multicast.c).
 	MaskJoinBroadcast = MemberMGID | MemberPortGID | MemberPKey | MemberJoinState
 	// MaskJoin joins a group, or creates it with the given parameters.
-	MaskJoin = MaskJoinBroadcast | MemberQKey | MemberMTUSelector | MemberMTU | MemberClass | MemberRateSelector | MemberRate |
-		MemberSL | MemberFlowLabel | MemberHopLimit
+	MaskJoin = MaskJoinBroadcast | MemberQKey | MemberMTUSelector | MemberMTU | MemberClass |
+		MemberRateSelector | MemberRate | MemberSL | MemberFlowLabel | MemberHopLimit
 	// MaskLeave removes the named bits of the join state.
 	MaskLeave = MemberMGID | MemberPortGID | MemberJoinState
 	// MaskPath asks for one path (drivers/infiniband/ulp/ipoib/ipoib_main.c).

@@ -21,7 +21,7 @@ const (
 	StatusBadField          Status = 7 << 2 // a field has an invalid value
 
 	StatusNoResources            Status = 0x0100
-	StatusRequestInvalid         Status = 0x0200 // to a join: parameters that differ from the group's, or that the port lacks
+	StatusRequestInvalid         Status = 0x0200 // to a join: parameters that the group or the port does not have
 	StatusNoRecords              Status = 0x0300
 	StatusTooManyRecords         Status = 0x0400
 	StatusInvalidGID             Status = 0x0500

@@ -30,14 +30,16 @@ func TestMasksOfTheKernel(t *testing.T) {
 func TestMaskBits(t *testing.T) {
 	for name, bits := range map[string][]mad.Mask{
 		"MCMemberRecord": {
-			mad.MemberMGID, mad.MemberPortGID, mad.MemberQKey, mad.MemberMLID, mad.MemberMTUSelector, mad.MemberMTU, mad.MemberClass,
-			mad.MemberPKey, mad.MemberRateSelector, mad.MemberRate, mad.MemberLifetimeSelector, mad.MemberLifetime, mad.MemberSL,
-			mad.MemberFlowLabel, mad.MemberHopLimit, mad.MemberScope, mad.MemberJoinState, mad.MemberProxyJoin,
+			mad.MemberMGID, mad.MemberPortGID, mad.MemberQKey, mad.MemberMLID, mad.MemberMTUSelector, mad.MemberMTU,
+			mad.MemberClass, mad.MemberPKey, mad.MemberRateSelector, mad.MemberRate, mad.MemberLifetimeSelector,
+			mad.MemberLifetime, mad.MemberSL, mad.MemberFlowLabel, mad.MemberHopLimit, mad.MemberScope,
+			mad.MemberJoinState, mad.MemberProxyJoin,
 		},
 		"PathRecord": {
-			1, 2, mad.PathDGID, mad.PathSGID, mad.PathDLID, mad.PathSLID, mad.PathRaw, 1 << 7, mad.PathFlowLabel, mad.PathHopLimit,
-			mad.PathClass, mad.PathReversible, mad.PathNumbPath, mad.PathPKey, mad.PathQoSClass, mad.PathSL, mad.PathMTUSelector,
-			mad.PathMTU, mad.PathRateSelector, mad.PathRate, mad.PathLifetimeSelector, mad.PathLifetime, mad.PathPreference,
+			1, 2, mad.PathDGID, mad.PathSGID, mad.PathDLID, mad.PathSLID, mad.PathRaw, 1 << 7, mad.PathFlowLabel,
+			mad.PathHopLimit, mad.PathClass, mad.PathReversible, mad.PathNumbPath, mad.PathPKey, mad.PathQoSClass,
+			mad.PathSL, mad.PathMTUSelector, mad.PathMTU, mad.PathRateSelector, mad.PathRate,
+			mad.PathLifetimeSelector, mad.PathLifetime, mad.PathPreference,
 		},
 	} {
 		for i, bit := range bits {
@@ -141,8 +143,10 @@ func TestRatesAreComparedByTable(t *testing.T) {
 			t.Errorf("%v is known", r)
 		}
 	}
-	if got := mad.Rate(2).String() + ", " + mad.Rate(16).String() + ", " + mad.Rate(1).String(); got != "2.5 Gbit/s, 100 Gbit/s, rate code 1" {
-		t.Error(got)
+	for r, want := range map[mad.Rate]string{2: "2.5 Gbit/s", 16: "100 Gbit/s", 1: "rate code 1"} {
+		if r.String() != want {
+			t.Errorf("%q, want %q", r, want)
+		}
 	}
 }
 
@@ -162,7 +166,8 @@ func TestClassPortInfoOfOpenSM(t *testing.T) {
 	data := make([]byte, mad.DataLen)
 	copy(data, unhex(t, "01 02 26 02 00 16 bd 10"))
 	var c mad.ClassPortInfo
-	if err := c.Parse(data); err != nil || c.RespTime != 16 || c.Capability != 0x2602 || c.Capability2&mad.CapSendOnlyFull == 0 {
+	err := c.Parse(data)
+	if err != nil || c.RespTime != 16 || c.Capability != 0x2602 || c.Capability2&mad.CapSendOnlyFull == 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -140,7 +140,7 @@ func (c *Client) check() error {
 		return fmt.Errorf("%d transactions, counted as %d", open, len(q.byTID))
 	case len(c.groups.byMGID) != len(c.groups.list) || s.Groups > maxGroups:
 		return fmt.Errorf("%d groups, %d indexed", s.Groups, len(c.groups.byMGID))
-	case c.paths.asked.Len()+c.paths.others.Len() != s.Paths || s.Paths > c.paths.most || c.paths.asked.Len() > maxPathQueries:
+	case s.Paths > c.paths.most, c.paths.asked.Len() > maxPathQueries, c.paths.asked.Len()+c.paths.others.Len() != s.Paths:
 		return fmt.Errorf("%d paths, %d and %d in lists", s.Paths, c.paths.asked.Len(), c.paths.others.Len())
 	case !c.port.usable() && open+q.outstanding+s.Queued > 0:
 		return fmt.Errorf("%d requests while the port is not usable", open)

@@ -58,9 +58,9 @@ func (l *lossy) askAll() {
 	}
 }
 
-// A thousand requests for paths to 200 peers at once: at most 16 MADs are outstanding, no question is asked twice, and all
-// queries have ended after 30 s of virtual time, although half of the MADs are lost. If only requests are lost, so that
-// half of the questions are answered, all paths are found by then; if answers are lost as well, most are.
+// A thousand requests for paths to 200 peers at once: at most 16 MADs are outstanding, no question is asked twice, and
+// all queries have ended after 30 s of virtual time, although half of the MADs are lost. If only requests are lost, so
+// that half of the questions are answered, all paths are found by then; if answers are lost as well, most are.
 func TestManyPathsWithLoss(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -81,7 +81,8 @@ func TestManyPathsWithLoss(t *testing.T) {
 				}
 				l.askAll()
 				if len(l.found)+len(l.failed) != 200 || l.most > maxOutstanding || l.sent != 201 && c.within == 0 {
-					t.Fatalf("seed %d: %d paths found, %d failed, %d MADs, at most %d outstanding", seed, len(l.found), len(l.failed), l.sent, l.most)
+					t.Fatalf("seed %d: %d paths found, %d failed, %d MADs, at most %d outstanding",
+						seed, len(l.found), len(l.failed), l.sent, l.most)
 				}
 				worst, fewest = max(worst, l.now.Sub(epochTime)), min(fewest, len(l.found))
 			}
@@ -109,8 +110,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	if refused != 2 || len(b.client.Groups()) != maxGroups {
 		t.Errorf("%d refused, %d groups", refused, len(b.client.Groups()))
 	}
-	l := &lossy{bench: b, subnet: s, rng: rand.New(rand.NewPCG(1, 1))}
-	l.delay = true
+	l := &lossy{bench: b, subnet: s, rng: rand.New(rand.NewPCG(1, 1)), delay: true}
 	l.act(b.step(activePort))
 	for len(l.air) > 0 {
 		ev := l.air[0]
@@ -130,7 +130,9 @@ func TestGroupsAreBounded(t *testing.T) {
 func TestPathsAreBounded(t *testing.T) {
 	b, s := newBench(t, 1), newSubnet()
 	b.client = New(Config{Random: rand.New(rand.NewPCG(1, 1)), MaxPaths: 3})
-	l := &lossy{bench: b, subnet: s, rng: rand.New(rand.NewPCG(1, 1)), found: map[PathKey]bool{}, failed: map[PathKey]bool{}}
+	l := &lossy{
+		bench: b, subnet: s, rng: rand.New(rand.NewPCG(1, 1)), found: map[PathKey]bool{}, failed: map[PathKey]bool{},
+	}
 	key := func(n int) PathKey { return PathKey{DGID: hostOf(n), PKey: 0xffff} }
 	l.act(b.step(activePort))
 	for n := range 5 {
@@ -164,7 +166,8 @@ func TestQueriesAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if s := b.client.Stats(); refused != 3 || s.Outstanding != maxOutstanding || s.Queued != maxPathQueries+1-maxOutstanding {
+	s := b.client.Stats()
+	if refused != 3 || s.Outstanding != maxOutstanding || s.Queued != maxPathQueries+1-maxOutstanding {
 		t.Errorf("%d refused, %d outstanding, %d queued", refused, s.Outstanding, s.Queued)
 	}
 	if err := b.client.check(); err != nil {
@@ -225,7 +228,7 @@ func TestPauses(t *testing.T) {
 				q.heard = b.now.Add(time.Second)
 			}
 			if d := q.pause(&request{tries: c.tries, first: b.now}); d < c.from || d > c.to {
-				t.Errorf("after %d tries, SubnetTimeout %d, SA alive %v: %v, want %v to %v", c.tries, c.timeout, c.alive, d, c.from, c.to)
+				t.Errorf("%+v: %v", c, d)
 			}
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"ipoibd/hca/mad"
 )
 
-// FuzzReceived gives a client with open requests two arbitrary MADs. The client accounts for them, and what it reports is
-// valid whatever they contain.
+// FuzzReceived gives a client with open requests two arbitrary MADs. The client accounts for them, and what it reports
+// is valid whatever they contain.
 func FuzzReceived(f *testing.F) {
 	s := newSubnet()
 	s.hosts[hostOf(7)] = 107
@@ -35,7 +35,10 @@ func FuzzReceived(f *testing.F) {
 
 // openRequests opens a request of each kind, and returns its MAD.
 func openRequests(b *bench) (sends []Send) {
-	for _, ev := range []Event{activePort, Join{Owner: 1, MGID: allOf(0xffff)}, Join{Owner: 1, MGID: groupOf(1, 0xffff)}, WantPath{PathKey{DGID: hostOf(7), PKey: 0xffff}}} {
+	for _, ev := range []Event{
+		activePort, Join{Owner: 1, MGID: allOf(0xffff)}, Join{Owner: 1, MGID: groupOf(1, 0xffff)},
+		WantPath{PathKey{DGID: hostOf(7), PKey: 0xffff}},
+	} {
 		for _, a := range b.step(ev) {
 			sends = append(sends, a.(Send))
 		}
@@ -46,7 +49,8 @@ func openRequests(b *bench) (sends []Send) {
 func checkReported(t *testing.T, a Action, fromSA bool) {
 	switch a := a.(type) {
 	case Joined:
-		if a.Group.MLID < 0xc000 || a.Group.MLID == 0xffff || !a.Group.MTU.Valid() || a.MGID != allOf(0xffff) || !a.Group.Rate.Known() {
+		g := a.Group
+		if a.MGID != allOf(0xffff) || g.MLID < 0xc000 || g.MLID == 0xffff || !g.MTU.Valid() || !g.Rate.Known() {
 			t.Fatalf("%+v", a)
 		}
 	case PathFound:

@@ -188,8 +188,8 @@ func (gs *groups) again(after, spread time.Duration) {
 	}
 }
 
-// repeat sends the Set of a membership once more, after some time. One that was sent is repeated after its answer, since
-// the SA may have seen it before it forgot.
+// repeat sends the Set of a membership once more, after some time. One that was sent is repeated after its answer,
+// since the SA may have seen it before it forgot.
 func (gs *groups) repeat(g *group, after time.Duration) {
 	if g.state != groupJoined && g.state != groupJoining {
 		return

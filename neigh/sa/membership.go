@@ -41,19 +41,21 @@ func broadcastOf(g hca.GID) hca.GID {
 
 // groupState is the state of a membership.
 //
-//	from            | to      | cause                                      | action
-//	(new)           | waiting | Join                                       |
-//	waiting         | joining | all that the join needs is there           | Set
-//	joining         | joined  | the answer                                 | Joined; the others of a broadcast group begin
-//	joining         | joining | refused, or no answer                      | JoinFailed if the reason is new; Set again later
-//	joined          | joined  | Set again: the answer                      | Joined if parameters changed, or an owner is new
-//	joined          | joining | Set again: refused                         | JoinFailed; Set again later
-//	joining, joined | leaving | the last owner left                        | Delete
-//	leaving         | waiting | Join, and no Delete is outstanding         |
-//	leaving         | (gone)  | the answer, or a refusal                   | Left
-//	any but leaving | (gone)  | the last owner left, and there must be no  | Left
-//	                |         | Delete or is nothing to delete             |
-//	any             | waiting | the port is unusable                       | JoinFailed, or Left without an owner
+//	from            | to      | cause                              | action
+//	(new)           | waiting | Join                               |
+//	waiting         | joining | all that the join needs is there   | Set
+//	joining         | joined  | the answer                         | Joined; if broadcast: others may join
+//	joining         | joining | refused, or no answer              | JoinFailed if the reason is new; Set later
+//	joined          | joined  | another Set: the answer            | Joined if changed, and to new owners
+//	joined          | joining | another Set: refused               | JoinFailed; Set later
+//	joining, joined | waiting | the P_Key is absent                | JoinFailed
+//	joining         | waiting | the broadcast group is not joined  |
+//	joining, joined | leaving | the last owner left                | Delete
+//	leaving         | waiting | Join, and no Delete is outstanding |
+//	leaving         | (gone)  | the answer, also a refusal         | Left
+//	any             | (gone)  | the last owner left, and there is  | Left
+//	                |         | nothing to delete, or must not be  |
+//	any             | waiting | the port is unusable               | JoinFailed, or Left without an owner
 //
 // While a request is sent, nothing about the membership is decided: the SA must see Set and Delete in the order of the
 // decisions. [groups.settle] decides at its end, after the answer or after slotTime.

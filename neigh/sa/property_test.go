@@ -31,7 +31,8 @@ type world struct {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		bench: newBench(t, seed), tb: t, rng: rand.New(rand.NewPCG(seed, 2)), subnet: newSubnet(), view: activePort,
-		wanted: map[hca.GID]map[Owner]bool{}, joined: map[hca.GID]map[Owner]Group{}, excess: map[hca.GID]bool{}, asked: map[PathKey]bool{},
+		wanted: map[hca.GID]map[Owner]bool{}, joined: map[hca.GID]map[Owner]Group{}, excess: map[hca.GID]bool{},
+		asked: map[PathKey]bool{},
 	}
 	for n := range 6 {
 		w.subnet.hosts[hostOf(n)] = uint16(100 + n)
@@ -129,6 +130,10 @@ func (w *world) randomGroup() hca.GID {
 	return groupOf(1+w.rng.IntN(4), pkey)
 }
 
+var refusals = []mad.Status{
+	mad.StatusBusy, mad.StatusNoResources, mad.StatusInsufficientComponents, mad.StatusDenied, mad.StatusRedirect,
+}
+
 // event does one random thing.
 func (w *world) event() {
 	owner, g := Owner(w.rng.IntN(3)), w.randomGroup()
@@ -163,7 +168,7 @@ func (w *world) event() {
 	case 14:
 		w.loss = w.rng.IntN(80)
 	case 15:
-		w.subnet.refuse = []mad.Status{mad.StatusBusy, mad.StatusNoResources, mad.StatusInsufficientComponents, mad.StatusDenied}[w.rng.IntN(4)]
+		w.subnet.refuse = refusals[w.rng.IntN(len(refusals))]
 		w.subnet.refuses = w.rng.IntN(4)
 		if w.subnet.refuse != mad.StatusBusy { // a refusal of a group means that there is no membership
 			w.restart()
@@ -256,7 +261,8 @@ func (w *world) rest() {
 		held[g.MGID] = g.JoinState
 		for _, o := range g.Owners {
 			if w.joined[g.MGID][o] != g.Group || g.Group.MLID != w.subnet.groups[g.MGID].MLID {
-				w.tb.Fatalf("owner %d of %v has heard %+v, want %+v, MLID %#x", o, g.MGID, w.joined[g.MGID][o], g.Group, w.subnet.groups[g.MGID].MLID)
+				w.tb.Fatalf("owner %d of %v has heard %+v, want %+v, MLID %#x",
+					o, g.MGID, w.joined[g.MGID][o], g.Group, w.subnet.groups[g.MGID].MLID)
 			}
 		}
 	}

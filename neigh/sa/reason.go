@@ -59,9 +59,9 @@ func reasonOf(s mad.Status) Reason {
 	return ReasonRefused
 }
 
-// joinReason returns the meaning of a refused join. SAs use two codes for several causes, which the request tells apart:
-// all that a join of the broadcast group can lack is the group itself, or the MTU or the rate of the port; and a join as
-// JoinSendOnly cannot create its group.
+// joinReason returns the meaning of a refused join. SAs use two codes for several causes, which the request tells
+// apart: all that a join of the broadcast group can lack is the group itself, or the MTU or the rate of the port; and a
+// join as JoinSendOnly cannot create its group.
 func joinReason(s mad.Status, broadcast bool, asked mad.JoinState) Reason {
 	switch code := s.Code(); {
 	case code == mad.StatusInsufficientComponents:

@@ -24,8 +24,8 @@ func TestReasonsOfRefusals(t *testing.T) {
 		{mad.StatusDenied, ReasonDenied, ReasonDenied, ReasonDenied, ReasonDenied},
 	} {
 		got := [...]Reason{
-			joinReason(c.status, true, mad.JoinFull), joinReason(c.status, false, mad.JoinFull), joinReason(c.status, false, mad.JoinSendOnly),
-			pathReason(c.status),
+			joinReason(c.status, true, mad.JoinFull), joinReason(c.status, false, mad.JoinFull),
+			joinReason(c.status, false, mad.JoinSendOnly), pathReason(c.status),
 		}
 		if want := [...]Reason{c.broadcast, c.group, c.sent, c.path}; got != want {
 			t.Errorf("%v: %v, want %v", c.status, got, want)

@@ -58,7 +58,8 @@ func (s *service) put([]byte) (mad.Method, mad.Attribute, mad.Mask) {
 
 func (s *service) fits([]byte) bool { return true }
 
-// answered takes over the answer. An SA that refuses the question has none of the capabilities; it is asked again later.
+// answered takes over the answer. An SA that refuses the question has none of the capabilities; it is asked again
+// later.
 func (s *service) answered(status mad.Status, data []byte) {
 	s.info = mad.ClassPortInfo{}
 	if status == mad.StatusOK && s.info.Parse(data) == nil {

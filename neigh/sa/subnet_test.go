@@ -21,7 +21,9 @@ func newSubnet() *subnet {
 	s := &subnet{lid: 1, capable: true, hosts: make(map[hca.GID]uint16)}
 	s.restart()
 	for _, pkey := range []hca.PKey{0xffff, 0x8001} {
-		s.create(allOf(pkey), mad.MCMember{QKey: 0x0b1b, PKey: pkey, MTU: exactly(mad.MTUCode(4)), Rate: exactly(mad.Rate(3))})
+		s.create(allOf(pkey), mad.MCMember{
+			QKey: 0x0b1b, PKey: pkey, MTU: exactly(mad.MTUCode(4)), Rate: exactly(mad.Rate(3)),
+		})
 	}
 	return s
 }
@@ -109,10 +111,11 @@ func (s *subnet) join(mask mad.Mask, want mad.MCMember, data []byte) mad.Status 
 	switch {
 	case !ok && mask != mad.MaskJoin:
 		return mad.StatusInsufficientComponents
-	case !ok && want.JoinState == mad.JoinSendOnly, mask == mad.MaskJoin && (want.MTU != b.MTU || want.Rate != b.Rate || want.QKey != b.QKey):
+	case !ok && want.JoinState == mad.JoinSendOnly,
+		mask == mad.MaskJoin && (want.MTU != b.MTU || want.Rate != b.Rate || want.QKey != b.QKey):
 		return mad.StatusRequestInvalid
 	case !ok:
-		rec = s.create(want.MGID, mad.MCMember{QKey: want.QKey, PKey: want.PKey, MTU: want.MTU, Rate: want.Rate, SL: want.SL, Routing: want.Routing})
+		rec = s.create(want.MGID, want)
 	}
 	s.members[want.MGID] |= want.JoinState
 	rec.PortGID, rec.JoinState = want.PortGID, s.members[want.MGID]

@@ -201,7 +201,8 @@ func (p *player) mad(raw []byte) string {
 		}
 	case mad.AttrClassPortInfo:
 	case mad.AttrPathRecord:
-		text += fmt.Sprintf(" %s mask %#x", keyName(PathKey{path.DGID, path.PKey, path.Routing.Class, path.SL, h.Mask&mad.PathSL != 0}), uint64(h.Mask))
+		key := PathKey{path.DGID, path.PKey, path.Routing.Class, path.SL, h.Mask&mad.PathSL != 0}
+		text += fmt.Sprintf(" %s mask %#x", keyName(key), uint64(h.Mask))
 	}
 	return text
 }
@@ -261,7 +262,8 @@ func (p *player) groups() (out []string) {
 
 func (p *player) paths() (out []string) {
 	for _, i := range p.client.Paths() {
-		out = append(out, fmt.Sprintf("%s: %s, age %v, stale %v", keyName(i.Key), pathText(i.Path), p.now.Sub(i.Got).Round(time.Second), i.Stale))
+		age := p.now.Sub(i.Got).Round(time.Second)
+		out = append(out, fmt.Sprintf("%s: %s, age %v, stale %v", keyName(i.Key), pathText(i.Path), age, i.Stale))
 	}
 	slices.Sort(out)
 	return out
@@ -379,7 +381,9 @@ func (p *player) event(w []string) Event {
 func (p *player) owner(s string) Owner { return Owner(transcript.Number(p.tb, s)) }
 
 func (p *player) port(w []string) Event {
-	states := map[string]hca.PortState{"down": hca.PortDown, "init": hca.PortInit, "armed": hca.PortArmed, "active": hca.PortActive}
+	states := map[string]hca.PortState{
+		"down": hca.PortDown, "init": hca.PortInit, "armed": hca.PortArmed, "active": hca.PortActive,
+	}
 	p.view.State = states[w[0]]
 	for w = w[1:]; len(w) > 0; w = w[2:] {
 		if w[0] == "pkeys" {

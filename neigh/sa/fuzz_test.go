@@ -36,7 +36,9 @@ func FuzzReceived(f *testing.F) {
 // openRequests opens a request of each kind, and returns its MAD.
 func openRequests(b *bench) (sends []Send) {
 	for _, ev := range []Event{
-		activePort, Join{Owner: 1, MGID: allOf(0xffff)}, Join{Owner: 1, MGID: groupOf(1, 0xffff)},
+		activePort,
+		Join{Owner: 1, MGID: allOf(0xffff)},
+		Join{Owner: 1, MGID: groupOf(1, 0xffff)},
 		WantPath{PathKey{DGID: hostOf(7), PKey: 0xffff}},
 	} {
 		for _, a := range b.step(ev) {

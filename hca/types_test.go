@@ -159,3 +159,56 @@ func TestMTUValid(t *testing.T) {
 		}
 	}
 }
+
+// Path bits are the lowest bits of a LID (IBA 4.1.3).
+func TestLID(t *testing.T) {
+	for _, tt := range []struct {
+		lid  hca.LID
+		lmc  uint8
+		base hca.LID
+		ok   bool
+	}{
+		{0, 0, 0, false},
+		{1, 0, 1, true},
+		{1, 1, 0, true},
+		{0x1237, 0, 0x1237, true},
+		{0x1237, 2, 0x1234, true},
+		{0x12ff, 7, 0x1280, true},
+		{0xbfff, 7, 0xbf80, true},
+		{0xc000, 0, 0xc000, false},
+		{0xffff, 0, 0xffff, false},
+	} {
+		if base, ok := tt.lid.Base(tt.lmc), tt.lid.IsUnicast(); base != tt.base || ok != tt.ok {
+			t.Errorf("LID %v with %d path bits: base %v, unicast %t, want %v, %t", tt.lid, tt.lmc, base, ok, tt.base, tt.ok)
+		}
+	}
+	if got := hca.LID(0x2a).String(); got != "0x002a" {
+		t.Errorf("text %s, want 0x002a", got)
+	}
+}
+
+// With a LID, the GID identifies nothing; without one, it does.
+func TestUDSourceKey(t *testing.T) {
+	a, b := gid("192.0.2.1"), gid("192.0.2.2")
+	for _, tt := range []struct {
+		name      string
+		s, other  hca.UDSource
+		key, port bool // equal
+	}{
+		{"RoCE", hca.UDSource{GID: a, QPN: 5}, hca.UDSource{GID: a, QPN: 5}, true, true},
+		{"RoCE, another queue pair", hca.UDSource{GID: a, QPN: 5}, hca.UDSource{GID: a, QPN: 6}, false, true},
+		{"RoCE, another GID", hca.UDSource{GID: a, QPN: 5}, hca.UDSource{GID: b, QPN: 5}, false, false},
+		{"InfiniBand", hca.UDSource{LID: 7, QPN: 5}, hca.UDSource{LID: 7, QPN: 5}, true, true},
+		{"InfiniBand, once with a GRH", hca.UDSource{LID: 7, QPN: 5}, hca.UDSource{GID: a, LID: 7, QPN: 5}, true, true},
+		{"InfiniBand, two GIDs", hca.UDSource{GID: b, LID: 7, QPN: 5}, hca.UDSource{GID: a, LID: 7, QPN: 5}, true, true},
+		{"InfiniBand, another queue pair", hca.UDSource{LID: 7, QPN: 5}, hca.UDSource{LID: 7, QPN: 6}, false, true},
+		{"InfiniBand, another LID", hca.UDSource{LID: 7, QPN: 5}, hca.UDSource{LID: 8, QPN: 5}, false, false},
+		{"another LID, one GID", hca.UDSource{GID: a, LID: 7, QPN: 5}, hca.UDSource{GID: a, LID: 8, QPN: 5}, false, false},
+		{"InfiniBand and RoCE", hca.UDSource{GID: a, LID: 7, QPN: 5}, hca.UDSource{GID: a, QPN: 5}, false, false},
+	} {
+		key, port := tt.s.Key() == tt.other.Key(), tt.s.Port() == tt.other.Port()
+		if key != tt.key || port != tt.port {
+			t.Errorf("%s: equal key %t, port %t, want %t, %t", tt.name, key, port, tt.key, tt.port)
+		}
+	}
+}

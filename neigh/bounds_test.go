@@ -160,7 +160,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 		}
 		b.meet(other, ipB)
 		if sends {
-			b.snap.PeerMAC(peerB.gid, peerB.qpn)
+			b.snap.PeerMAC(peerB.source())
 		}
 		b.advance(doubtTries * doubtInterval)
 		if stays := b.table.peers.live.byEndpoint[peerB] != nil; stays != sends {

@@ -4,9 +4,13 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"ipoibd/hca"
 	"ipoibd/hca/checksum"
 	"ipoibd/ud/ipoib"
 )
+
+// source returns the origin of messages from e on RoCE.
+func (e endpoint) source() hca.UDSource { return hca.UDSource{GID: e.gid, QPN: e.qpn} }
 
 // fabricARP returns an ARP message with the address of its real sender.
 func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFabric {
@@ -15,7 +19,7 @@ func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFa
 		arp.THA = selfEnd.addr()
 	}
 	msg := arp.Append(newMessage(ipoib.EtherTypeARP))
-	return FromFabric{Msg: msg, SrcGID: from.gid, SrcQPN: from.qpn, Multicast: multicast}
+	return FromFabric{Msg: msg, From: from.source(), Multicast: multicast}
 }
 
 // hostARP returns an ARP frame from the host.
@@ -141,5 +145,5 @@ func hostND(src, dst ipoib.MAC, m ndMessage) FromHost {
 
 func fabricND(from endpoint, m ndMessage) FromFabric {
 	msg := append(newMessage(ipoib.EtherTypeIPv6), m.packet()...)
-	return FromFabric{Msg: msg, SrcGID: from.gid, SrcQPN: from.qpn, Multicast: m.dst.IsMulticast()}
+	return FromFabric{Msg: msg, From: from.source(), Multicast: m.dst.IsMulticast()}
 }

@@ -19,10 +19,9 @@ type FromHost struct{ Frame []byte }
 // FromFabric is a message from the fabric that is not for the data path: ARP,
 // RARP, ND, DHCP, a query of IGMP or MLD, an echo, or an IP packet for an unknown station.
 type FromFabric struct {
-	Msg       []byte  // IPoIB header and body
-	SrcGID    hca.GID // of the GRH
-	SrcQPN    hca.QPN // of the completion
-	Multicast bool    // the GRH's destination is a group
+	Msg       []byte // IPoIB header and body
+	From      hca.UDSource
+	Multicast bool // the GRH's destination is a group
 }
 
 // Attached reports that the QP is up with this address, or that its attributes

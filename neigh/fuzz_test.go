@@ -62,7 +62,7 @@ func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
 // frame to the host carries the MAC of its real sender.
 func FuzzFromFabric(f *testing.F) {
 	add := func(ev FromFabric) {
-		f.Add(ev.Msg, ev.Msg, ev.SrcGID[:], uint32(ev.SrcQPN), ev.Multicast)
+		f.Add(ev.Msg, ev.Msg, ev.From.GID[:], uint32(ev.From.QPN), ev.Multicast)
 	}
 	add(fabricARP(peerB, ipoib.ARPRequest, ipB, ipA, true))
 	add(fabricARP(peerB, ipoib.ARPReply, ipB, ipA, false))
@@ -71,10 +71,10 @@ func FuzzFromFabric(f *testing.F) {
 		add(fabricND(peerC, c.msg))
 	}
 	for _, reply := range []bool{false, true} {
-		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.gid, peerB.qpn, false})
+		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.source(), false})
 	}
 	for _, to := range []string{ipA, "10.0.0.77", "198.51.100.1"} {
-		add(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(to))...), peerB.gid, peerB.qpn, false})
+		add(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(to))...), peerB.source(), false})
 	}
 	f.Fuzz(func(t *testing.T, first, second, gid []byte, qpn uint32, multicast bool) {
 		b := knownBench(t)
@@ -82,7 +82,7 @@ func FuzzFromFabric(f *testing.F) {
 		copy(e.gid[:], gid)
 		e.qpn = hca.QPN(qpn)
 		for _, msg := range [][]byte{first, second} {
-			for _, a := range b.step(FromFabric{msg, e.gid, e.qpn, multicast}) {
+			for _, a := range b.step(FromFabric{msg, e.source(), multicast}) {
 				if s, ok := a.(SendHost); ok {
 					checkBearsMAC(t, b, e, s.Frame)
 				}

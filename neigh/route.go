@@ -95,7 +95,7 @@ func (t *Table) forward(f frame, o outgoing) {
 // fromFabric handles a message from the fabric.
 func (t *Table) fromFabric(ev FromFabric) {
 	t.step.stats.FromFabric++
-	e := endpoint{ev.SrcGID, ev.SrcQPN}
+	e := endpoint{ev.From.GID, ev.From.QPN}
 	typ, body, err := ipoib.ParseHeader(ev.Msg)
 	switch {
 	case err != nil:

@@ -146,7 +146,7 @@ func BenchmarkLookup(b *testing.B) {
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					bench.snap.PeerMAC(ends[i&c.mask].gid, ends[i&c.mask].qpn)
+					bench.snap.PeerMAC(ends[i&c.mask].source())
 					i++
 				}
 			})

@@ -85,31 +85,31 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 // plain MAC of the GID, or the first rehash that is not the host's. The sender may get a
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
 // one. This is harmless, because the host sends only to MACs from ARP and ND.
-func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64) {
-	if from, ok := s.source(gid, qpn); ok {
-		mark(&from.heard.mark)
-		return from.mac, &from.heard.bytes
+func (s *Snapshot) PeerMAC(from hca.UDSource) (mac ipoib.MAC, bytes *atomic.Uint64) {
+	if peer, ok := s.source(from); ok {
+		mark(&peer.heard.mark)
+		return peer.mac, &peer.heard.bytes
 	}
-	mac = plainMAC(gid)
+	mac = plainMAC(from.GID)
 	for n := uint32(1); n <= maxRehashes && s.isStation(mac); n++ { // stations can be invented that have them all
-		mac = rehashedMAC(gid, qpn, n)
+		mac = rehashedMAC(from.GID, from.QPN, n)
 	}
 	return mac, nil
 }
 
 // InUse reports whether a sender is a used peer. It marks nothing.
-func (s *Snapshot) InUse(gid hca.GID, qpn hca.QPN) bool {
-	from, ok := s.source(gid, qpn)
-	return ok && from.used
+func (s *Snapshot) InUse(from hca.UDSource) bool {
+	peer, ok := s.source(from)
+	return ok && peer.used
 }
 
-func (s *Snapshot) source(gid hca.GID, qpn hca.QPN) (source, bool) {
+func (s *Snapshot) source(from hca.UDSource) (source, bool) {
 	if s.sources == nil {
 		return source{}, false
 	}
-	e := endpoint{gid, qpn}
-	from, ok := s.sources[e.shardOf()][e]
-	return from, ok
+	e := endpoint{from.GID, from.QPN}
+	peer, ok := s.sources[e.shardOf()][e]
+	return peer, ok
 }
 
 // StationMAC returns the destination MAC of unicast frames for ip, or false if the slow path must find the station.
@@ -175,8 +175,8 @@ func (s *Snapshot) station(m ipoib.MAC) *atomic.Bool {
 func (s *Snapshot) isStation(m ipoib.MAC) bool { return m == s.own || s.station(m) != nil }
 
 // Self reports whether a sender is this interface itself.
-func (s *Snapshot) Self(gid hca.GID, qpn hca.QPN) bool {
-	return s.up && s.self == endpoint{gid, qpn}
+func (s *Snapshot) Self(from hca.UDSource) bool {
+	return s.up && s.self == endpoint{from.GID, from.QPN}
 }
 
 // mark sets a mark, without writing if it is already set.

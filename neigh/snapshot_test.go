@@ -29,7 +29,7 @@ func TestSnapshotLookups(t *testing.T) {
 	if d, ok := s.Group(ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))); !ok || d != broadcast {
 		t.Errorf("Group: %v, %v, want the broadcast destination", d, ok)
 	}
-	if !s.Self(selfEnd.gid, selfEnd.qpn) || s.Self(selfEnd.gid, selfEnd.qpn+1) || s.Self(peerB.gid, peerB.qpn) {
+	if !s.Self(selfEnd.source()) || s.Self(endpoint{selfEnd.gid, selfEnd.qpn + 1}.source()) || s.Self(peerB.source()) {
 		t.Error("Self is wrong")
 	}
 	if !s.FromHost(ownMAC) || s.FromHost(ipoib.MAC{}) || s.FromHost(b.macOf(peerB)) {
@@ -42,19 +42,19 @@ func TestSnapshotLookups(t *testing.T) {
 func TestSnapshotShowsPeersInUse(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
-	if b.snap.InUse(peerB.gid, peerB.qpn) {
+	if b.snap.InUse(peerB.source()) {
 		t.Error("in use before any data")
 	}
 	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), 2, ipA, ipB)))
 	b.advance(time.Second)
-	if b.snap.InUse(peerB.gid, peerB.qpn) {
+	if b.snap.InUse(peerB.source()) {
 		t.Error("in use after an answer")
 	}
 	if _, _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
 		t.Fatal("no handle")
 	}
 	b.advance(markInterval + 2*latePause)
-	if !b.snap.InUse(peerB.gid, peerB.qpn) || b.snap.InUse(peerB.gid, peerB.qpn+1) {
+	if !b.snap.InUse(peerB.source()) || b.snap.InUse(endpoint{peerB.gid, peerB.qpn + 1}.source()) {
 		t.Error("after data: the peer is not in use, or another queue pair of its GID is")
 	}
 }
@@ -64,10 +64,10 @@ func TestZeroSnapshot(t *testing.T) {
 	s := new(Snapshot)
 	_, _, unicast := s.Unicast(ipoib.MAC{})
 	_, group := s.Group(hca.GID{})
-	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.InUse(hca.GID{}, 0) || s.Epoch() != 0 {
+	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.UDSource{}) || s.InUse(hca.UDSource{}) || s.Epoch() != 0 {
 		t.Error("the zero snapshot contains a peer")
 	}
-	if mac, bytes := s.PeerMAC(peerB.gid, peerB.qpn); mac != plainMAC(peerB.gid) || bytes != nil {
+	if mac, bytes := s.PeerMAC(peerB.source()); mac != plainMAC(peerB.gid) || bytes != nil {
 		t.Error("the zero snapshot's PeerMAC is not the plain MAC")
 	}
 }
@@ -77,12 +77,12 @@ func TestZeroSnapshot(t *testing.T) {
 func TestPeerMACAvoidsTheHost(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{plainMAC(peerB.gid)})
-	if got, bytes := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != rehashedMAC(peerB.gid, peerB.qpn, 1) || bytes != nil {
+	if got, bytes := b.snap.PeerMAC(peerB.source()); got != rehashedMAC(peerB.gid, peerB.qpn, 1) || bytes != nil {
 		t.Errorf("MAC %v, want the first rehash", got)
 	}
 	b.step(attachedAt(selfEnd))
 	b.meet(peerB, ipB)
-	if got, _ := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
+	if got, _ := b.snap.PeerMAC(peerB.source()); got != b.macOf(peerB) {
 		t.Errorf("the table gave %v", got)
 	}
 }
@@ -114,11 +114,11 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 		s.Unicast(mac)
 		s.Unicast(ownMAC)
 		s.Group(stranger)
-		s.PeerMAC(peerB.gid, peerB.qpn)
-		s.PeerMAC(stranger, 5)
+		s.PeerMAC(peerB.source())
+		s.PeerMAC(hca.UDSource{GID: stranger, QPN: 5})
 		s.StationMAC(selfIP)
 		s.FromHost(ownMAC)
-		s.Self(stranger, 5)
+		s.Self(hca.UDSource{GID: stranger, QPN: 5})
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
@@ -176,6 +176,6 @@ func BenchmarkUnicast(b *testing.B) {
 func BenchmarkPeerMACOfStranger(b *testing.B) {
 	s, gid := new(Snapshot), gidOf("203.0.113.1")
 	for b.Loop() {
-		s.PeerMAC(gid, 5)
+		s.PeerMAC(hca.UDSource{GID: gid, QPN: 5})
 	}
 }

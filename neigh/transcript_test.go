@@ -75,7 +75,7 @@ func (p *player) line(w []string) []string {
 		return p.advanceBy(w[1])
 	case "data":
 		e := p.end(w[1])
-		p.snap.PeerMAC(e.gid, e.qpn)
+		p.snap.PeerMAC(e.source())
 		return nil
 	case "flow":
 		return p.flow(p.macArg(w[1]), nil, w[2])
@@ -132,7 +132,7 @@ func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 			p.snap.Unicast(to)
 		}
 		if from != nil {
-			p.snap.PeerMAC(from.gid, from.qpn)
+			p.snap.PeerMAC(from.source())
 		}
 		before := p.table.Stats()
 		at, ok := p.table.NextDeadline()
@@ -325,15 +325,15 @@ func (p *player) fabricEvent(w []string) Event {
 	}
 	if w[0] == "ip" {
 		src, dst := ip(w[1]), ip(w[3])
-		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.gid, from.qpn, multicast}
+		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.source(), multicast}
 	}
 	if w[0] == "query" {
 		src := ip(w[2])
-		return FromFabric{append(newMessage(etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...), from.gid, from.qpn, multicast}
+		return FromFabric{append(newMessage(etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...), from.source(), multicast}
 	}
 	if w[0] == "echo" {
 		echo := ipoib.Echo{Reply: w[1] == "reply", ID: uint64(transcript.Number(p.tb, w[3]))}
-		return FromFabric{echo.Message(56), from.gid, from.qpn, multicast}
+		return FromFabric{echo.Message(56), from.source(), multicast}
 	}
 	m, link := p.ndArgs(w)
 	if link != "" {

@@ -50,7 +50,7 @@ type Peers interface {
 	// nil: nowhere. Rx calls it exactly once for each receive whose messages it
 	// delivers, and for no other, so an implementation can use it to note which peers
 	// are alive.
-	PeerMAC(gid hca.GID, qpn hca.QPN) (mac ipoib.MAC, bytes *atomic.Uint64)
+	PeerMAC(from hca.UDSource) (mac ipoib.MAC, bytes *atomic.Uint64)
 	// StationMAC returns the destination of unicast frames for ip on the host's side. It returns
 	// false if it is not known there; the message then goes to the slow path.
 	StationMAC(ip netip.Addr) (mac ipoib.MAC, ok bool)
@@ -61,9 +61,9 @@ type Peers interface {
 	IsHost(src ipoib.MAC) bool
 	// InUse reports whether the host sends data to a sender, whose messages then go first in
 	// the slow path.
-	InUse(gid hca.GID, qpn hca.QPN) bool
-	// Self reports whether the address is our own.
-	Self(gid hca.GID, qpn hca.QPN) bool
+	InUse(from hca.UDSource) bool
+	// Self reports whether the sender is our own queue pair.
+	Self(from hca.UDSource) bool
 	// Epoch numbers the snapshots of one interface; later snapshots have larger
 	// numbers.
 	Epoch() uint64
@@ -82,9 +82,8 @@ type SlowPath interface {
 
 // Sender is the origin of a message as the device reports it.
 type Sender struct {
-	GID       hca.GID // source GID of the GRH
-	QPN       hca.QPN // of the completion
-	Multicast bool    // the GRH's destination is a group
+	hca.UDSource
+	Multicast bool // the GRH's destination is a group
 }
 
 // Snapshot holds the current Peers. One goroutine publishes, any goroutine may

@@ -56,14 +56,14 @@ func (p *fakePeers) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
 	return destB, &p.sent, dst == macB
 }
 
-func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)                { d, ok := p.groups[mgid]; return d, ok }
-func (p *fakePeers) PeerMAC(hca.GID, hca.QPN) (ipoib.MAC, *atomic.Uint64) { return macB, &p.heard }
-func (p *fakePeers) InUse(hca.GID, hca.QPN) bool                          { return false }
-func (p *fakePeers) StationMAC(ip netip.Addr) (ipoib.MAC, bool)           { return macA, ip != unknownIP }
-func (p *fakePeers) FromHost(src ipoib.MAC) bool                          { return src == macA }
-func (p *fakePeers) IsHost(src ipoib.MAC) bool                            { return src == macA }
-func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool                   { return gid == gidA && qpn == qpnA }
-func (p *fakePeers) Epoch() uint64                                        { return p.epoch }
+func (p *fakePeers) Group(mgid hca.GID) (hca.UDDest, bool)            { d, ok := p.groups[mgid]; return d, ok }
+func (p *fakePeers) PeerMAC(hca.UDSource) (ipoib.MAC, *atomic.Uint64) { return macB, &p.heard }
+func (p *fakePeers) InUse(hca.UDSource) bool                          { return false }
+func (p *fakePeers) StationMAC(ip netip.Addr) (ipoib.MAC, bool)       { return macA, ip != unknownIP }
+func (p *fakePeers) FromHost(src ipoib.MAC) bool                      { return src == macA }
+func (p *fakePeers) IsHost(src ipoib.MAC) bool                        { return src == macA }
+func (p *fakePeers) Self(from hca.UDSource) bool                      { return from == hca.UDSource{GID: gidA, QPN: qpnA} }
+func (p *fakePeers) Epoch() uint64                                    { return p.epoch }
 
 // fakeSlow keeps everything that it receives, or refuses it.
 type fakeSlow struct {

@@ -54,7 +54,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if err != nil {
 		return message{}, BadGRH
 	}
-	m := message{end: int(wc.ByteLen), from: Sender{sgid, wc.SrcQPN, dgid.IsMulticast()}}
+	m := message{end: int(wc.ByteLen), from: Sender{hca.UDSource{GID: sgid, QPN: wc.SrcQPN}, dgid.IsMulticast()}}
 	payload := buf[rxPayload:m.end]
 	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
 	longest := len(payload)
@@ -84,7 +84,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 		}
 		return m, SlowPathed
 	}
-	m.src, m.bytes = r.peers.PeerMAC(sgid, wc.SrcQPN)
+	m.src, m.bytes = r.peers.PeerMAC(m.from.UDSource)
 	return m, Delivered
 }
 
@@ -139,7 +139,7 @@ func (r *rxRules) check(m *message, payload []byte, longest int) Reason {
 		return HiddenND
 	case r.peers == nil:
 		return NoPeers
-	case r.peers.Self(m.from.GID, m.from.QPN):
+	case r.peers.Self(m.from.UDSource):
 		return OwnMulticast
 	case m.typ == ipoib.EtherTypeEcho || carriesLinkAddr(m.typ, payload):
 		return SlowPathed

@@ -36,7 +36,7 @@ func probeNumber(msg []byte) (n uint64, ok bool) {
 // address.
 func (r *rxRules) isProbe(m *message) bool {
 	return m.typ == probeType && m.end == rxMessage+probeLen && !m.from.Multicast &&
-		r.peers != nil && r.peers.Self(m.from.GID, m.from.QPN)
+		r.peers != nil && r.peers.Self(m.from.UDSource)
 }
 
 // TxProgress is the progress of sends, over all queue pairs so far.

@@ -63,10 +63,10 @@ type Rx struct {
 // rxScratch is the working memory of Pump.
 type rxScratch struct {
 	wcs    [hca.Batch]hca.WC
-	slots  [hca.Batch]uint32          // completed
-	frames [hca.Batch][]byte          // for the sink
-	from   [hca.Batch]coalesce.Sender // by frame
-	counts [hca.Batch]int             // messages, by frame
+	slots  [hca.Batch]uint32       // completed
+	frames [hca.Batch][]byte       // for the sink
+	from   [hca.Batch]hca.UDSource // by frame
+	counts [hca.Batch]int          // messages, by frame
 
 	accepted [hca.Batch]bool // by joined frame
 	wrs      [hca.Batch]hca.RecvWR

@@ -100,7 +100,7 @@ func TestRxHandsMessageToSlowPath(t *testing.T) {
 	if len(b.slow.msgs) != 2 || !bytes.Equal(b.slow.msgs[0], arp) || !bytes.Equal(b.slow.msgs[1], ns) {
 		t.Fatalf("slow path received %x", b.slow.msgs)
 	}
-	if b.slow.from[0] != (Sender{gidB, qpnB, true}) || b.slow.from[1] != (Sender{gidB, qpnB, false}) {
+	if b.slow.from[0] != (Sender{hca.UDSource{GID: gidB, QPN: qpnB}, true}) || b.slow.from[1] != (Sender{hca.UDSource{GID: gidB, QPN: qpnB}, false}) {
 		t.Errorf("senders %+v, want B by multicast, then by unicast", b.slow.from)
 	}
 	b.slow.full = true

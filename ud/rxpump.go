@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/ud/coalesce"
 )
 
 // Pump does one round: it takes a batch of completions, passes their messages to
@@ -140,7 +139,7 @@ func (r *Rx) deliver(n int) error {
 
 // accept returns the Ethernet frame that a completion holds for the host, and its sender, or
 // nil if there is none.
-func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from coalesce.Sender) {
+func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from hca.UDSource) {
 	if wc.Status != hca.WCSuccess {
 		r.fail(wc, slot)
 		return nil, from
@@ -156,7 +155,7 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from
 	}
 	if reason == Delivered {
 		r.bytes.add(m.bytes, m.end-rxPayload)
-		return m.ethernet(buf), coalesce.Sender{GID: m.from.GID, QPN: m.from.QPN}
+		return m.ethernet(buf), m.from.Key()
 	}
 	if reason == SlowPathed {
 		reason = r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from)
@@ -175,7 +174,7 @@ func (r *Rx) fail(wc *hca.WC, slot uint32) {
 
 // write joins frames that are segments of one flow of one sender, passes the result to the sink, and counts
 // how many the sink accepted.
-func (r *Rx) write(frames [][]byte, from []coalesce.Sender) error {
+func (r *Rx) write(frames [][]byte, from []hca.UDSource) error {
 	if len(frames) == 0 {
 		return nil
 	}

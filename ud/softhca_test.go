@@ -148,15 +148,15 @@ func (p *onePeer) Unicast(dst ipoib.MAC) (hca.UDDest, *atomic.Uint64, bool) {
 	return p.to, &p.sent, dst == macOf(p.peer.gid)
 }
 func (p *onePeer) Group(hca.GID) (hca.UDDest, bool) { return hca.UDDest{}, false }
-func (p *onePeer) PeerMAC(gid hca.GID, _ hca.QPN) (ipoib.MAC, *atomic.Uint64) {
-	return macOf(gid), &p.heard
+func (p *onePeer) PeerMAC(from hca.UDSource) (ipoib.MAC, *atomic.Uint64) {
+	return macOf(from.GID), &p.heard
 }
-func (p *onePeer) InUse(hca.GID, hca.QPN) bool             { return false }
+func (p *onePeer) InUse(hca.UDSource) bool                 { return false }
 func (p *onePeer) IsHost(src ipoib.MAC) bool               { return src == macOf(p.self.gid) }
 func (p *onePeer) StationMAC(netip.Addr) (ipoib.MAC, bool) { return macOf(p.self.gid), true }
 func (p *onePeer) FromHost(src ipoib.MAC) bool             { return src == macOf(p.self.gid) }
-func (p *onePeer) Self(gid hca.GID, qpn hca.QPN) bool {
-	return gid == p.self.gid && qpn == p.self.qp.Num()
+func (p *onePeer) Self(from hca.UDSource) bool {
+	return from == hca.UDSource{GID: p.self.gid, QPN: p.self.qp.Num()}
 }
 func (p *onePeer) Epoch() uint64 { return 1 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"ipoibd/hca"
 	"ipoibd/hca/join"
 	"ipoibd/ud/vnet"
 )
@@ -176,4 +177,4 @@ func flowOf(f []byte) (out flow) {
 }
 
 // oneSender returns the senders of frames that all come from the same one.
-func oneSender(frames [][]byte) []Sender { return make([]Sender, len(frames)) }
+func oneSender(frames [][]byte) []hca.UDSource { return make([]hca.UDSource, len(frames)) }

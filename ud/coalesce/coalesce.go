@@ -30,13 +30,6 @@ const (
 // etherMinPayload is the length up to which Ethernet pads a packet (IEEE 802.3, 4.4.2).
 const etherMinPayload = 46
 
-// Sender is the queue pair that a frame came from. Several may have the same Ethernet address:
-// the queue pairs of one GID, as long as the peer table knows none or only one of them.
-type Sender struct {
-	GID hca.GID
-	QPN hca.QPN
-}
-
 // Coalescer joins the frames of batches. Only one goroutine at a time may use it.
 type Coalescer struct {
 	udp     bool
@@ -72,14 +65,15 @@ func New(batch int, udp bool) *Coalescer {
 	}
 }
 
-// Join joins the frames of a batch, each of the sender at the same index: frames of different
-// senders are never joined. Each frame is a virtio header and an Ethernet frame. The
+// Join joins the frames of a batch, each of the sender at the same index, which is a key ([hca.UDSource.Key]).
+// Frames of different senders are never joined. Several senders may have the same Ethernet address: the queue
+// pairs of one GID, as long as the peer table knows none or only one of them. Each frame is a virtio header and an Ethernet frame. The
 // virtio header may have only the flag DataValid, which states that the device has verified the
 // checksums of IPv4, TCP and UDP. Each returned frame is a list of slices, whose concatenation
 // is again a virtio header and an Ethernet frame. The slices are parts of the input frames,
 // whose headers Join may have changed. They are valid until the next Join, or until the caller
 // reuses the frames. Join panics if there are more frames than the Coalescer was created for.
-func (c *Coalescer) Join(frames [][]byte, from []Sender) [][][]byte {
+func (c *Coalescer) Join(frames [][]byte, from []hca.UDSource) [][][]byte {
 	c.runs, c.open, c.order, c.vecs, c.out = c.runs[:0], c.open[:0], c.order[:0], c.vecs[:0], c.out[:0]
 	for i, frame := range frames {
 		p := &c.packets[i]
@@ -152,7 +146,7 @@ func (c *Coalescer) endBetween(p *join.Packet) {
 
 // extend adds a frame to the open run of its flow. If the frame does not fit, extend ends
 // that run.
-func (c *Coalescer) extend(frames [][]byte, from []Sender, i int) bool {
+func (c *Coalescer) extend(frames [][]byte, from []hca.UDSource, i int) bool {
 	k := c.find(frames, i)
 	if k < 0 {
 		return false

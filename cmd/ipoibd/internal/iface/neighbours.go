@@ -223,7 +223,7 @@ func (n *neighbours) fromHost(q slowQueue, it *slowItem) {
 }
 
 func (n *neighbours) fromFabric(q slowQueue, it *slowItem) {
-	n.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
+	n.step(neigh.FromFabric{Msg: it.data, From: it.from.UDSource, Multicast: it.from.Multicast})
 	q.done(it)
 }
 

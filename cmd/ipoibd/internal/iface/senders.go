@@ -5,10 +5,10 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"ipoibd/ud/ipoib"
+	"ipoibd/hca"
 )
 
-// Bounds of the messages of one GID that pass to the slow path. Each takes up to 40 us of a core there, so one
+// Bounds of the messages of one port that pass to the slow path. Each takes up to 40 us of a core there, so one
 // sender takes 4 % of a core. A host with 256 interfaces, the most that the table keeps per GID, announces them
 // all at once with two messages each when it starts, and a second is enough for it to verify them all.
 const (
@@ -24,7 +24,7 @@ const (
 	senderBuckets = 256
 )
 
-// senders are token buckets by sender, so that one sender cannot fill the slow path. A sender that forges addresses
+// senders are token buckets by sender, or by its port, so that one sender cannot fill the slow path. A sender that forges addresses
 // of the underlay has a bucket for each. Any goroutine may call allow.
 type senders struct {
 	seed    maphash.Seed
@@ -39,11 +39,12 @@ func newSenders(perSecond rate.Limit, burst int) senders {
 	return s
 }
 
-// allow reports whether another message of a sender may pass.
-func (s *senders) allow(from ipoib.Addr) bool {
-	return s.buckets[s.bucket(from)].Allow()
+// allow reports whether another message may pass of the sender or port with this key: [hca.UDSource.Key] or
+// [hca.UDSource.Port].
+func (s *senders) allow(key hca.UDSource) bool {
+	return s.buckets[s.bucket(key)].Allow()
 }
 
-func (s *senders) bucket(from ipoib.Addr) uint64 {
-	return maphash.Bytes(s.seed, from[:]) % senderBuckets
+func (s *senders) bucket(key hca.UDSource) uint64 {
+	return maphash.Comparable(s.seed, key) % senderBuckets
 }

@@ -19,7 +19,7 @@ import (
 func TestOneSenderDoesNotCrowdOutOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSenders(senderRate, senderBurst)
-		gid := func(i uint32) (a ipoib.Addr) { binary.BigEndian.PutUint32(a[16:], i); return a }
+		gid := func(i uint32) (s hca.UDSource) { binary.BigEndian.PutUint32(s.GID[12:], i); return s }
 		flooder, honest := gid(1), gid(2)
 		for i := uint32(2); !s.allow(honest) || s.bucket(honest) == s.bucket(flooder); i++ {
 			honest = gid(i)
@@ -60,6 +60,41 @@ func TestOneSenderDoesNotCrowdOutOthers(t *testing.T) {
 		}
 		if n := testing.AllocsPerRun(100, func() { s.allow(honest) }); n != 0 {
 			t.Errorf("%v allocations", n)
+		}
+	})
+}
+
+// A flood from one port of an InfiniBand subnet is bounded as a whole, with or without a GRH, whatever GIDs and queue
+// pairs it names. Other ports are not affected.
+func TestSendersByPortOfASubnet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowPath(&ud.Snapshot{})
+		send := func(from hca.UDSource) ud.Reason {
+			reason := s.FromFabric([]byte{8, 6, 0, 0}, ud.Sender{UDSource: from})
+			if reason == ud.SlowPathed {
+				s.fabric.done(<-s.fabric.ready)
+			}
+			return reason
+		}
+		passed := 0
+		for i := range 10 * senderBurst {
+			from := hca.UDSource{LID: 7, QPN: hca.QPN(0x100 + i)}
+			if i%2 == 0 {
+				binary.BigEndian.PutUint32(from.GID[12:], uint32(i))
+			}
+			if send(from) == ud.SlowPathed {
+				passed++
+			}
+		}
+		if passed != senderBurst {
+			t.Errorf("%d messages of one port passed, want %d", passed, senderBurst)
+		}
+		other := hca.UDSource{LID: 8, QPN: 0x100}
+		for s.ports.bucket(other.Port()) == s.ports.bucket(hca.UDSource{LID: 7}) {
+			other.LID++
+		}
+		if got := send(other); got != ud.SlowPathed {
+			t.Errorf("a message of another port: %v", got)
 		}
 	})
 }
@@ -120,7 +155,7 @@ func TestFloodFromTheAddressOfAPeerInUse(t *testing.T) {
 func TestPeersInUseGoFirst(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		useEachOther(t, a, b)
-		peer := ud.Sender{GID: hca.GIDFromAddr(b.under), QPN: b.status().QP.QPN, Multicast: true}
+		peer := ud.Sender{UDSource: hca.UDSource{GID: hca.GIDFromAddr(b.under), QPN: b.status().QP.QPN}, Multicast: true}
 		announce := func(f *Iface, from ud.Sender, ip netip.Addr) ud.Reason {
 			arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: ipoib.NewAddr(from.QPN, from.GID), SPA: ip, TPA: ip}
 			msg := make([]byte, ipoib.HeaderLen)
@@ -131,9 +166,9 @@ func TestPeersInUseGoFirst(t *testing.T) {
 		a.onRun(func(f *Iface) {
 			c := crowd{}
 			for i := range slowItems {
-				announce(f, ud.Sender{GID: hca.GIDFromAddr(c.gid(i)), QPN: c.qpnOf(i)}, c.ip(i))
+				announce(f, ud.Sender{UDSource: hca.UDSource{GID: hca.GIDFromAddr(c.gid(i)), QPN: c.qpnOf(i)}}, c.ip(i))
 			}
-			stranger := ud.Sender{GID: peer.GID, QPN: peer.QPN + 1}
+			stranger := ud.Sender{UDSource: hca.UDSource{GID: peer.GID, QPN: peer.QPN + 1}}
 			if got := announce(f, stranger, other); got != ud.SlowPathFull {
 				t.Errorf("a message of a stranger: %v, want %v", got, ud.SlowPathFull)
 			}

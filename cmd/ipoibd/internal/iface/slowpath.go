@@ -50,14 +50,14 @@ type slowPath struct {
 	first  slowQueue // messages from peers in use
 	fabric slowQueue // those of others
 	known  *ud.Snapshot
-	peers  senders // in use, by GID and QPN
-	gids   senders // by GID, with QPN 0
+	peers  senders // in use, by queue pair
+	ports  senders // by port
 }
 
 func newSlowPath(known *ud.Snapshot) slowPath {
 	return slowPath{
 		host: newSlowQueue(), guests: newSlowQueue(), first: newSlowQueue(), fabric: newSlowQueue(), known: known,
-		peers: newSenders(peerRate, peerBurst), gids: newSenders(senderRate, senderBurst),
+		peers: newSenders(peerRate, peerBurst), ports: newSenders(senderRate, senderBurst),
 	}
 }
 
@@ -73,9 +73,9 @@ func (s slowPath) FromHost(frame []byte) bool {
 // someone who forges its address takes away no more than that precedence.
 func (s slowPath) FromFabric(msg []byte, from ud.Sender) ud.Reason {
 	switch {
-	case s.inUse(from) && s.peers.allow(ipoib.NewAddr(from.QPN, from.GID)) && s.first.put(msg, from):
+	case s.inUse(from) && s.peers.allow(from.Key()) && s.first.put(msg, from):
 		return ud.SlowPathed
-	case !s.gids.allow(ipoib.NewAddr(0, from.GID)):
+	case !s.ports.allow(from.Port()):
 		return ud.SlowPathLimit
 	case !s.fabric.put(msg, from):
 		return ud.SlowPathFull
@@ -85,5 +85,5 @@ func (s slowPath) FromFabric(msg []byte, from ud.Sender) ud.Reason {
 
 func (s slowPath) inUse(from ud.Sender) bool {
 	known := s.known.Load()
-	return known != nil && known.InUse(from.GID, from.QPN)
+	return known != nil && known.InUse(from.UDSource)
 }

@@ -72,6 +72,11 @@ func (q *loopQP) pop() uint64 {
 
 // newRxLoop returns an Rx and a function that delivers n messages to it.
 func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
+	return newRxLoopOf(t, m, n, hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB})
+}
+
+// newRxLoopOf is newRxLoop for messages with other completions.
+func newRxLoopOf(t testing.TB, m []byte, n int, wc hca.WC) (*rxBench, func()) {
 	b := newRxBench(t, 1024)
 	b.Detach()
 	b.cfg.SlowPath = discarder{}
@@ -80,7 +85,7 @@ func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {
 		t.Fatal(err)
 	}
-	wc := hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m))}
+	wc.ByteLen = uint32(hca.GRHLen + len(m))
 	head, _ := received(gidB, gidA, m)
 	return b, func() {
 		for range n {

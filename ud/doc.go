@@ -47,10 +47,10 @@
 // order of the checks is the order in which a frame with several faults is
 // counted.
 //
-// A received message needs a GRH, because the source GID identifies its sender.
-// RoCE messages always have a GRH. On InfiniBand a unicast message within a
-// subnet may lack one; it is dropped as NoGRH until Peers can look up senders
-// by LID.
+// On RoCE the source GID and the QPN identify the sender of a message, which therefore needs
+// a GRH. On InfiniBand ([Rx.UseLIDs]) the source LID, without its path bits, and the QPN do: a
+// unicast message within a subnet need not have a GRH. If there is one, it says whether the message
+// was sent to a group.
 //
 // # Accounts
 //

@@ -75,11 +75,15 @@ func FuzzRx(f *testing.F) {
 	f.Add(buf[:100], uint32(43), ok, uint8(wc.Flags), uint32(qpnA), uint64(1)<<32)
 	f.Add(buf[:100], ^uint32(0), ok, uint8(wc.Flags), uint32(qpnA), uint64(1)<<32)
 	f.Add(buf[:100], wc.ByteLen, uint8(hca.WCWRFlushErr), uint8(0), uint32(0), uint64(2)<<32)
+	f.Add(buf[:wc.ByteLen], wc.ByteLen, ok, uint8(0x80|testLMC<<4), uint32(lidB)<<16|0x99, uint64(1)<<32)
 	b := newRxBench(f, 64)
 	f.Fuzz(func(t *testing.T, data []byte, n uint32, status, flags uint8, src uint32, id uint64) {
 		b.sink.frames, b.slow.msgs, b.slow.from, b.fails = nil, nil, nil, nil
 		copy(b.qp.mr.at(b.qp.recvs[0].sge), data)
-		wc := hca.WC{Status: hca.WCStatus(status), ByteLen: n, Flags: hca.WCFlags(flags), SrcQPN: hca.QPN(src)}
+		wc := hca.WC{Status: hca.WCStatus(status), ByteLen: n, Flags: hca.WCFlags(flags), SrcQPN: hca.QPN(src), SLID: uint16(src >> 16)}
+		if b.UseGIDs(); flags&0x80 != 0 {
+			b.UseLIDs(flags >> 4 & 7)
+		}
 		b.qp.completeRecv(wc)
 		b.qp.completeID(id, wc) // and another, or unknown, receive
 		if err := b.Pump(time.Time{}); err != nil {

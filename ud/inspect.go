@@ -15,8 +15,15 @@ import (
 
 // rxRules decides what happens to a message from the fabric.
 type rxRules struct {
-	mtu   int   // bytes of IP packet
-	peers Peers // nil: no snapshot yet
+	mtu   int     // bytes of IP packet
+	lids  portLID // how senders are identified
+	peers Peers   // nil: no snapshot yet
+}
+
+// portLID says what identifies the senders to a port. The zero value is a RoCE port.
+type portLID struct {
+	used bool  // the LID, as on InfiniBand; else the GID
+	lmc  uint8 // path bits of a LID
 }
 
 // message is a received message that passed the checks.
@@ -34,8 +41,8 @@ type message struct {
 // order:
 //
 //  1. longer than the slot: Truncated; shorter than the headers: Runt
-//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not a
-//     packet of joined segments: Malformed
+//  2. on InfiniBand, a source LID that is not a port's: BadLID; on RoCE, no GRH flag: NoGRH; GRH area of unknown
+//     layout: BadGRH; a large receive that is not a packet of joined segments: Malformed
 //  3. our own probe: Probed; not IPv4, ARP, RARP, IPv6 or an echo: EtherType
 //  4. payload, or the longest segment of a large receive, above the MTU: TooLong; leaveLast
 //     keeps the last segment, which may be shorter
@@ -50,11 +57,11 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
 	}
-	sgid, dgid, err := hca.ParseGRH(buf, wc.Network)
-	if err != nil {
-		return message{}, BadGRH
+	from, reason := r.lids.sender(buf, wc)
+	if reason != Delivered {
+		return message{}, reason
 	}
-	m := message{end: int(wc.ByteLen), from: Sender{hca.UDSource{GID: sgid, QPN: wc.SrcQPN}, dgid.IsMulticast()}}
+	m := message{end: int(wc.ByteLen), from: from}
 	payload := buf[rxPayload:m.end]
 	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
 	longest := len(payload)
@@ -120,10 +127,34 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 		return Truncated
 	case wc.ByteLen < rxPayload:
 		return Runt
-	case wc.Flags&hca.WCFlagGRH == 0:
-		return NoGRH
 	}
 	return Delivered
+}
+
+// sender returns the origin of a message. A message without a GRH, as devices send within an InfiniBand subnet,
+// went to one port: those to a group have a GRH (IBA 9.8.3).
+func (p portLID) sender(buf []byte, wc *hca.WC) (from Sender, reason Reason) {
+	from.QPN = wc.SrcQPN
+	network := wc.Network
+	if p.used {
+		network = hca.NetworkIPv6
+		lid := hca.LID(wc.SLID)
+		if from.LID = lid.Base(p.lmc); !lid.IsUnicast() || from.LID == 0 {
+			return from, BadLID
+		}
+	}
+	if wc.Flags&hca.WCFlagGRH == 0 {
+		if !p.used {
+			return from, NoGRH
+		}
+		return from, Delivered
+	}
+	sgid, dgid, err := hca.ParseGRH(buf, network)
+	if err != nil {
+		return from, BadGRH
+	}
+	from.GID, from.Multicast = sgid, dgid.IsMulticast()
+	return from, Delivered
 }
 
 // check applies checks 3 to 8. The longest packet of the message has longest bytes.

@@ -36,7 +36,7 @@ func TestInspectDestination(t *testing.T) {
 		{"limited broadcast, replicated", gidA, msg(v4, ipv4("255.255.255.255", 60)), "ff:ff:ff:ff:ff:ff"},
 	} {
 		buf, wc := received(gidB, c.dgid, c.msg)
-		rules := rxRules{testMTU, newPeers(1)}
+		rules := rxRules{testMTU, portLID{}, newPeers(1)}
 		m, reason := rules.inspect(buf, &wc)
 		if reason != Delivered || m.dst.String() != c.want || m.src != macB {
 			t.Errorf("%s: %v to %v from %v, want %s", c.name, reason, m.dst, m.src, c.want)
@@ -80,7 +80,7 @@ func TestInspectReasons(t *testing.T) {
 		if c.change != nil {
 			c.change(buf, &wc)
 		}
-		rules := rxRules{testMTU, newPeers(1)}
+		rules := rxRules{testMTU, portLID{}, newPeers(1)}
 		if _, got := rules.inspect(buf, &wc); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
@@ -95,7 +95,7 @@ func TestInspectOrder(t *testing.T) {
 	wc.Flags, wc.SrcQPN = 0, qpnA
 	length := wc.ByteLen
 	wc.ByteLen = uint32(len(buf)) + 1
-	rules := rxRules{testMTU, nil}
+	rules := rxRules{testMTU, portLID{}, nil}
 	for _, c := range []struct {
 		want Reason
 		cure func()

@@ -103,7 +103,7 @@ func TestNDBehindExtensionHeadersIsDropped(t *testing.T) {
 					t.Errorf("type %d behind %v to %s, from the host: %v", typ, chain, to, got)
 				}
 				buf, wc := received(gidB, gidA, msg(ipoib.EtherTypeIPv6, packet))
-				rx := rxRules{testMTU, newPeers(1)}
+				rx := rxRules{testMTU, portLID{}, newPeers(1)}
 				if _, got := rx.inspect(buf, &wc); got != HiddenND {
 					t.Errorf("type %d behind %v to %s, from the fabric: %v", typ, chain, to, got)
 				}
@@ -154,7 +154,7 @@ func FuzzLinuxND(f *testing.F) {
 		}
 		for _, to := range []hca.GID{gidA, {0xff, 0x12}} {
 			buf, wc := received(gidB, to, msg(ipoib.EtherTypeIPv6, packet))
-			rx := rxRules{testMTU, newPeers(1)}
+			rx := rxRules{testMTU, portLID{}, newPeers(1)}
 			if _, got := rx.inspect(buf, &wc); got != want {
 				t.Errorf("from the fabric to %v: %v, want %v: %x", to, got, want, packet)
 			}

@@ -27,7 +27,7 @@ func TestR08OnlyOurOwnMessageIsAProbe(t *testing.T) {
 	} {
 		buf, wc := received(c.sgid, c.dgid, c.msg)
 		wc.SrcQPN = c.qpn
-		rules := rxRules{testMTU, newPeers(1)}
+		rules := rxRules{testMTU, portLID{}, newPeers(1)}
 		if _, reason := rules.inspect(buf, &wc); reason != c.want {
 			t.Errorf("%s: %v, want %v", c.name, reason, c.want)
 		}

@@ -37,7 +37,8 @@ const (
 	PostRefused   // the QP refused the post although its queue was not full
 	Reset         // taken back when the QP was detached
 	Held          // discarded during a long outage
-	NoGRH         // completion without the GRH flag: no source address
+	NoGRH         // RoCE: completion without the GRH flag: no source address
+	BadLID        // InfiniBand: the source LID is not that of a port
 	BadGRH        // GRH area is neither IPv4 nor IPv6
 	Malformed     // no IP header behind an IP ethertype
 	// UnknownStation: RX, a large receive for an address that is not known on the host's side, but for its last segment
@@ -77,6 +78,7 @@ var reasons = [numReason]hca.Counter{
 	Reset:          {Name: "drop_reset", Kind: hca.CountDrop},
 	Held:           {Name: "drop_held", Kind: hca.CountDrop},
 	NoGRH:          {Name: "drop_no_grh", Kind: hca.CountDrop},
+	BadLID:         {Name: "drop_bad_lid", Kind: hca.CountDrop},
 	BadGRH:         {Name: "drop_bad_grh", Kind: hca.CountDrop},
 	Malformed:      {Name: "drop_malformed", Kind: hca.CountDrop},
 	SinkRefused:    {Name: "drop_sink_refused", Kind: hca.CountDrop},
@@ -99,7 +101,7 @@ var (
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
-		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND,
+		Truncated, Runt, NoGRH, BadLID, BadGRH, EtherType, TooLong, HiddenND,
 		NoPeers, OwnMulticast, Malformed, SlowPathFull, SlowPathLimit, UnknownStation, SinkRefused,
 	}
 )

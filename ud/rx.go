@@ -40,6 +40,7 @@ func (c *RxConfig) check() error {
 type Rx struct {
 	cfg  RxConfig
 	mtu  atomic.Int32
+	lids atomic.Pointer[portLID]
 	ring *ring
 	qp   hca.Queue
 	cq   hca.CQ
@@ -84,12 +85,19 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 		join: coalesce.New(hca.Batch, false),
 	}
 	r.SetMTU(cfg.MTU)
+	r.UseGIDs()
 	return r, nil
 }
 
 // SetMTU sets the interface's MTU in bytes of IP packet. Longer packets are
 // dropped and counted; the host would drop them silently.
 func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
+
+// UseLIDs makes Rx identify senders by their LIDs, which have lmc path bits (0 to 7), as on an InfiniBand port.
+func (r *Rx) UseLIDs(lmc uint8) { r.lids.Store(&portLID{used: true, lmc: lmc}) }
+
+// UseGIDs makes Rx identify senders by their GIDs, as on a RoCE port. It does so from the start.
+func (r *Rx) UseGIDs() { r.lids.Store(&portLID{}) }
 
 // Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the

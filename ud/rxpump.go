@@ -108,7 +108,7 @@ func (r *Rx) poll() (int, error) {
 
 // deliver processes the n completions in scratch and frees their slots.
 func (r *Rx) deliver(n int) error {
-	rules := rxRules{int(r.mtu.Load()), r.cfg.Peers.Load()}
+	rules := rxRules{int(r.mtu.Load()), *r.lids.Load(), r.cfg.Peers.Load()}
 	if list := r.recorders.get(); list != nil {
 		r.recordReceived(list, n)
 	}

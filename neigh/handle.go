@@ -155,6 +155,11 @@ func (h *handles) renew(p *peer) {
 	if p.handle.fresh != 0 || h.fresh >= maxRenewals || h.step.now.Sub(p.handle.asked) < renewPause {
 		return
 	}
+	h.replace(p)
+}
+
+// replace requests another handle in place of the one of p.
+func (h *handles) replace(p *peer) {
 	p.handle.fresh, p.handle.asked = h.request(p.gid), h.step.now
 	h.asked[p.handle.fresh] = p
 	h.fresh++
@@ -214,14 +219,19 @@ func (h *handles) failed(ev AHFailed) {
 	}
 	h.step.stats.AHFailed++
 	final := errors.Is(ev.Err, hca.ErrInvalid) || errors.Is(ev.Err, hca.ErrRange)
-	switch {
-	case p.handle.state == handleReady:
+	if p.handle.state == handleReady {
 		h.endRenewal(p)
 		return
-	case final || p.handle.tries >= ahTries:
-		h.becomeRefused(p)
-	default:
-		h.becomeWaiting(p)
 	}
 	delete(h.asked, ev.ID)
+	h.retry(p, final)
+}
+
+// retry waits before the next try to get a handle of p, or gives up.
+func (h *handles) retry(p *peer, final bool) {
+	if final || p.handle.tries >= ahTries {
+		h.becomeRefused(p)
+	} else {
+		h.becomeWaiting(p)
+	}
 }

@@ -106,17 +106,25 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.step.drop(DropBadSource)
 	case t.host.link.isOwn(e, t.step.now):
 		t.step.drop(DropOwn)
+	default:
+		t.accept(e, typ, body, ev.Multicast)
+	}
+}
+
+// accept handles a message from e.
+func (t *Table) accept(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) {
+	switch {
 	case typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP:
-		t.resolved(t.translator.fabricARP(e, typ, body, ev.Multicast))
+		t.resolved(t.translator.fabricARP(e, typ, body, multicast))
 	case typ == ipoib.EtherTypeIPv6 && ipoib.IsND(body):
-		t.resolved(t.translator.fabricND(e, body, ev.Multicast))
+		t.resolved(t.translator.fabricND(e, body, multicast))
 	case typ == ipoib.EtherTypeEcho:
-		t.fabricEcho(e, body, ev.Multicast)
+		t.fabricEcho(e, body, multicast)
 	case ipoib.IsDHCP(typ, body):
-		t.fabricDHCP(e, body, ev.Multicast)
+		t.fabricDHCP(e, body, multicast)
 	case typ == ipoib.EtherTypeIPv4 || typ == ipoib.EtherTypeIPv6:
 		t.querier.fromPeer(typ, body)
-		t.toStation(e, typ, body, ev.Multicast)
+		t.toStation(e, typ, body, multicast)
 	default:
 		t.step.drop(DropEtherType)
 	}

@@ -103,6 +103,17 @@ func (s UDSource) Port() UDSource {
 	return s.Key()
 }
 
+// UDPath is a path of an InfiniBand subnet to a port: what an address handle needs of a path record (IBA 15.2.5.16).
+// The zero value is no path.
+type UDPath struct {
+	DLID      LID    // of the port, or of the router on the way to it; with path bits
+	SL        uint8  // 0-15
+	Rate      uint8  // enum ibv_rate; 0: the port's rate
+	HopLimit  uint8  // 0: there is no router on the way, and messages need no GRH
+	Traffic   uint8  // traffic class of the GRH
+	FlowLabel uint32 // 20 bits, of the GRH
+}
+
 // MTU is a path MTU in bytes of payload: one of 256, 512, 1024, 2048, 4096.
 type MTU int
 

@@ -15,6 +15,8 @@ import (
 type attachment struct {
 	up        bool
 	self      endpoint                   // kept when the QP is gone
+	lid       hca.LID                    // of the port, without path bits; 0: RoCE
+	lmc       uint8                      // number of path bits of the subnet's LIDs
 	macs      [1 + maxRehashes]ipoib.MAC // that others may give to self
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest // snapshots share it: it is replaced, never changed
@@ -39,6 +41,11 @@ func (l *attachment) isOwn(e endpoint, now time.Time) bool {
 	return e == l.self || e == l.former && now.Before(l.formerUntil)
 }
 
+// isOwnLID is isOwn for a sender of the subnet.
+func (l *attachment) isOwnLID(from hca.UDSource, now time.Time) bool {
+	return from.LID == l.lid && (from.QPN == l.self.qpn || from.QPN == l.former.qpn && now.Before(l.formerUntil))
+}
+
 // attach stores the QP's attributes and announces a new address.
 func (t *Table) attach(ev Attached) {
 	l := &t.host.link
@@ -60,6 +67,13 @@ func (t *Table) attach(ev Attached) {
 	for _, mgid := range slices.SortedFunc(maps.Keys(l.groups), byMGID) {
 		if old := l.groups[mgid].AH; ev.Groups[mgid].AH != old {
 			t.view.returnAH(old)
+		}
+	}
+	if lid := ev.LID.Base(ev.LMC); lid != l.lid || ev.LMC != l.lmc {
+		same := (lid == 0) == (l.lid == 0) && ev.LMC == l.lmc
+		if l.lid, l.lmc = lid, ev.LMC; !same {
+			t.lids.forget()
+			t.peers.displace()
 		}
 	}
 	l.up, l.broadcast, l.groups = true, ev.Broadcast, maps.Clone(ev.Groups)
@@ -87,6 +101,7 @@ func (t *Table) detach() {
 		t.step.dropKept(&p.kept, DropDetached)
 		t.handles.void(p)
 	}
+	t.lids.detach()
 	t.notices.detach()
 	t.resolver.detach()
 	t.seeker.detach()

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -191,6 +192,9 @@ func (t *Table) check() error {
 	if err := t.checkPast(); err != nil {
 		return err
 	}
+	if err := t.checkLIDs(); err != nil {
+		return err
+	}
 	if err := t.checkShown(); err != nil {
 		return err
 	}
@@ -206,6 +210,11 @@ func (t *Table) checkKept() error {
 	}
 	for _, p := range t.peers.live.byEndpoint {
 		add(p.kept)
+	}
+	for _, p := range t.lids.paths {
+		for _, c := range p.claims {
+			frames, bytes = frames+1, bytes+len(c.msg)
+		}
 	}
 	for ip, r := range t.resolver.byIP {
 		if r.ip != ip || r.alarm.pos == 0 || t.peers.live.byIP[ip] != nil {
@@ -255,6 +264,40 @@ func (t *Table) checkPast() error {
 	return nil
 }
 
+// checkLIDs checks that the index by LID names no peer whose path does not lead to that LID, and the bounds of claims.
+func (t *Table) checkLIDs() error {
+	s, claims, waiting := &t.lids, 0, map[hca.LID]int{}
+	for gid, p := range s.paths {
+		if claims += len(p.claims); len(p.claims) > 0 && !p.asked || p.lid != p.DLID.Base(t.host.link.lmc) {
+			return fmt.Errorf("path to %v: %+v", gid, p)
+		}
+		for _, c := range p.claims {
+			if waiting[c.lid]++; c.e.gid != gid {
+				return fmt.Errorf("claim of %v waits for the path to %v", c.e, gid)
+			}
+		}
+	}
+	if claims != s.claims || claims > maxClaims || !maps.Equal(waiting, s.waiting) || len(s.paths) > maxPaths+t.peers.conf.MaxPeers {
+		return fmt.Errorf("%d claims of %d, by LID %v of %v, %d paths", claims, s.claims, waiting, s.waiting, len(s.paths))
+	}
+	if t.host.link.lid == 0 && len(s.paths)+len(t.peers.live.byLID) > 0 {
+		return fmt.Errorf("%d paths, %d peers by LID on RoCE", len(s.paths), len(t.peers.live.byLID))
+	}
+	placed := 0
+	for e, p := range t.peers.live.byEndpoint {
+		if p.lid == 0 {
+			continue
+		}
+		if placed++; p.lid != s.of(e.gid) || t.peers.live.byLID[lidKeyOf(p.lid, e.qpn)] != p {
+			return fmt.Errorf("peer %v is at LID %v, its path leads to %v", e, p.lid, s.of(e.gid))
+		}
+	}
+	if placed != len(t.peers.live.byLID) {
+		return fmt.Errorf("%d peers by LID of %d", placed, len(t.peers.live.byLID))
+	}
+	return nil
+}
+
 func (t *Table) checkPeers() error {
 	ips, ready, paused, awaited, gids := 0, 0, 0, 0, 0
 	for gid, there := range t.peers.live.byGID {
@@ -277,6 +320,9 @@ func (t *Table) checkPeers() error {
 			paused++
 		case handleNone, numHandleState:
 		case handleAsked:
+			if path := t.lids.paths[p.gid]; h.id == 0 && path != nil && path.asked {
+				break
+			}
 			if t.handles.asked[h.id] != p {
 				return fmt.Errorf("request %d of %v is lost", h.id, e)
 			}

@@ -12,6 +12,16 @@ import (
 // source returns the origin of messages from e on RoCE.
 func (e endpoint) source() hca.UDSource { return hca.UDSource{GID: e.gid, QPN: e.qpn} }
 
+// sourceAt returns the origin of messages from e at a LID, which is 0 on RoCE. In a subnet, messages to a group have a
+// GRH, and others have none.
+func (e endpoint) sourceAt(lid hca.LID, multicast bool) hca.UDSource {
+	from := hca.UDSource{LID: lid, QPN: e.qpn}
+	if lid == 0 || multicast {
+		from.GID = e.gid
+	}
+	return from
+}
+
 // fabricARP returns an ARP message with the address of its real sender.
 func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFabric {
 	arp := ipoib.ARP{Op: op, SHA: from.addr(), SPA: ip(spa), TPA: ip(tpa)}

@@ -45,12 +45,21 @@
 // peer, and keeps messages until the handle is ready. When a peer falls silent, it requests another
 // handle in place of that one. handleState has the states.
 //
+// # InfiniBand
+//
+// On a port of an InfiniBand subnet ([Attached.LID]), what a peer sends to one receiver has no GRH. Its
+// port is known by the source LID, without path bits, which the device of the sender sets. So a second index
+// names the peers by LID and QPN, and the snapshot has that one. The 20-byte address in ARP and ND is only a
+// claim until the subnet administrator has confirmed that the path to its GID leads to that LID ([FindPath]);
+// type lids has the rules. A handle needs the path first. If the LID of a peer changes, its next ARP or ND, or
+// its silence, causes one request, and the handle in use is replaced once the new one is ready.
+//
 // # Translation
 //
 // ARP and RARP bodies and the link-layer address options of ND are translated in
 // both directions; everything else passes unchanged. The hardware address in a
 // message from the fabric must be the sender's according to the completion
-// and the GRH; the one in a message from the host must be the host's. Only a
+// and the GRH, or the path; the one in a message from the host must be the host's. Only a
 // Redirect may contain another node's address: its target is looked up.
 //
 // # Resolution
@@ -118,6 +127,7 @@
 //	query           1 s and 32 s after the port is up, then each 125 s; 255 s after one of another querier
 //	doubt           3 requests, 0.1 s apart, to a peer, if another QPN has claimed one of its addresses
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
+//	path            an answer stands for 2 s against claims that it does not prove; for a silent peer for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
 //	silence         the table asks for a peer that was sent data and is silent for 1 s,
 //	                and again after 2, 4, 8 ... 60 s; it reads the marks each 0.25 s

@@ -13,9 +13,11 @@ import (
 
 // entries holds peers, indexed by their addresses, in two classes. Each peer has
 // one endpoint and one MAC, both unique, and every bound IP belongs to one
-// peer.
+// peer. A queue pair may have several endpoints, if its port has several GIDs: byLID
+// has the one that was claimed last.
 type entries struct {
 	byEndpoint  map[endpoint]*peer
+	byLID       map[lidKey]*peer // by LID and QPN; empty on RoCE
 	byMAC       map[ipoib.MAC]*peer
 	byIP        map[netip.Addr]*peer
 	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each, in the order of their addition
@@ -25,6 +27,7 @@ type entries struct {
 func newEntries() entries {
 	return entries{
 		byEndpoint: make(map[endpoint]*peer),
+		byLID:      make(map[lidKey]*peer),
 		byMAC:      make(map[ipoib.MAC]*peer),
 		byIP:       make(map[netip.Addr]*peer),
 		byGID:      make(map[hca.GID][]*peer),
@@ -49,6 +52,7 @@ func (s *entries) remove(p *peer) {
 		delete(s.byIP, ip)
 	}
 	delete(s.byEndpoint, p.endpoint)
+	s.setLID(p, 0)
 	delete(s.byMAC, p.mac)
 	there := s.byGID[p.gid]
 	i := slices.Index(there, p)
@@ -88,8 +92,26 @@ func (s *entries) setQPN(p *peer, qpn hca.QPN) {
 		s.unbind(p.ips[0])
 	}
 	delete(s.byEndpoint, p.endpoint)
+	s.setLID(p, 0)
 	p.qpn = qpn
 	s.byEndpoint[p.endpoint] = p
+}
+
+// setLID indexes p by a LID, or by none if lid is 0, in place of the peer that was there, which it returns; nil: there
+// was none.
+func (s *entries) setLID(p *peer, lid hca.LID) (former *peer) {
+	if p.lid != 0 {
+		delete(s.byLID, lidKeyOf(p.lid, p.qpn))
+	}
+	if p.lid = lid; lid == 0 {
+		return nil
+	}
+	key := lidKeyOf(lid, p.qpn)
+	if former = s.byLID[key]; former != nil {
+		former.lid = 0
+	}
+	s.byLID[key] = p
+	return former
 }
 
 // setMAC gives p a MAC, which must be free.

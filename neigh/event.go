@@ -34,8 +34,12 @@ type Attached struct {
 	// attached, the table returns the handle of a group that is missing from the next
 	// Attached, with [DestroyAH].
 	Groups map[hca.GID]hca.UDDest
-	QKey   hca.QKey
-	MTU    int // largest IP packet in bytes
+	// LID is the base LID of an InfiniBand port, and LMC the number of its path bits; on RoCE both are 0. All
+	// ports of the subnet have that LMC. With another one the table forgets the paths.
+	LID  hca.LID
+	LMC  uint8
+	QKey hca.QKey
+	MTU  int // largest IP packet in bytes
 	// PortMTU is the same, of the port: it bounds echo requests, which may try whether a path carries more
 	// than the MTU. 0: the MTU.
 	PortMTU int
@@ -58,6 +62,17 @@ type AHFailed struct {
 	ID  uint64
 	Err error
 }
+
+// PathFound answers [FindPath] on an InfiniBand port. Every FindPath is answered exactly once, by PathFound or by
+// [PathFailed], however late, unless Detached comes first. There may be further PathFound for the same GID.
+type PathFound struct {
+	GID  hca.GID
+	Path hca.UDPath
+}
+
+// PathFailed answers [FindPath]: there is no path, or the subnet administrator does not answer. A path that was found
+// earlier stays in use.
+type PathFailed struct{ GID hca.GID }
 
 // HostAddrs are all the host's addresses on this link, each with the length of its network's
 // prefix: the addresses of ib0, or of the bridge that ib0 is a port of, without tentative ones.
@@ -136,6 +151,8 @@ func (Attached) event()       {}
 func (Detached) event()       {}
 func (AHReady) event()        {}
 func (AHFailed) event()       {}
+func (PathFound) event()      {}
+func (PathFailed) event()     {}
 func (HostAddrs) event()      {}
 func (HostMAC) event()        {}
 func (HostPort) event()       {}
@@ -159,10 +176,15 @@ type SendFabric struct {
 // SendHost writes an Ethernet frame, without virtio header, to the host.
 type SendHost struct{ Frame []byte }
 
+// FindPath requests the path to a port of the subnet. There is at most one unanswered request for a GID. On RoCE
+// there are none.
+type FindPath struct{ GID hca.GID }
+
 // CreateAH requests a handle for a unicast GID. IDs are never reused.
 type CreateAH struct {
 	ID   uint64
 	DGID hca.GID
+	Path hca.UDPath // to it; on RoCE it is zero
 }
 
 // DestroyAH returns a handle. The handle may be closed once the data path no
@@ -187,6 +209,7 @@ type Publish struct{ Snapshot *Snapshot }
 
 func (SendFabric) action() {}
 func (SendHost) action()   {}
+func (FindPath) action()   {}
 func (CreateAH) action()   {}
 func (DestroyAH) action()  {}
 func (EchoReply) action()  {}

@@ -2,9 +2,12 @@ package neigh
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
+	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
@@ -44,7 +47,13 @@ func (n names) action(a Action) string {
 	case SendHost:
 		return "-> host " + n.frame(a.Frame)
 	case CreateAH:
-		return fmt.Sprintf("create ah %d for %v", a.ID, a.DGID)
+		by := ""
+		if a.Path != (hca.UDPath{}) {
+			by = fmt.Sprintf(" by lid %d sl %d", a.Path.DLID, a.Path.SL)
+		}
+		return fmt.Sprintf("create ah %d for %v%s", a.ID, a.DGID, by)
+	case FindPath:
+		return fmt.Sprintf("find path to %v", a.GID)
 	case DestroyAH:
 		return fmt.Sprintf("destroy %v after epoch %d", a.AH, a.LastEpoch)
 	case EchoReply:
@@ -64,7 +73,7 @@ func (n names) snapshot(s *Snapshot) string {
 		return fmt.Sprintf("host %s, %d routes", n.stations(s), len(routesByMAC))
 	}
 	var routes []string
-	for _, from := range allOf(s.sources) {
+	for _, from := range slices.Concat(slices.Collect(maps.Values(allOf(s.sources))), slices.Collect(maps.Values(allOf(s.lids)))) {
 		if r, ok := routesByMAC[keyOf(from.mac)]; ok {
 			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}

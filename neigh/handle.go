@@ -10,13 +10,16 @@ import (
 // handleState is the state of a peer's address handle.
 //
 //	from    | to      | cause                          | action
-//	none    | asked   | a message for the peer         | CreateAH
+//	none    | asked   | a message for the peer         | CreateAH; on InfiniBand, if the path is unknown, FindPath
+//	asked   | asked   | PathFound                      | CreateAH
 //	asked   | ready   | AHReady                        | send the kept messages
-//	asked   | waiting | AHFailed, tries left           | retry after ahBackoff, doubled each time
-//	asked   | refused | AHFailed, final or last try    | drop the kept messages
-//	waiting | asked   | the pause is over              | CreateAH
+//	asked   | waiting | AHFailed or PathFailed,        | retry after ahBackoff, doubled each time
+//	        |         | tries left                     |
+//	asked   | refused | the same, final or last try    | drop the kept messages
+//	waiting | asked   | the pause is over              | as after none
 //	refused | none    | ahHoldoff is over              |
-//	ready   | ready   | the peer is silent             | CreateAH, for a renewal
+//	ready   | ready   | the peer is silent             | CreateAH, for a renewal; on InfiniBand FindPath
+//	ready   | ready   | PathFound, of another path     | CreateAH, for a renewal
 //	ready   | ready   | AHReady, of the renewal        | use the new handle, DestroyAH of the old one
 //	ready   | ready   | AHFailed, of the renewal       |
 //	any     | none    | Detached, or the peer goes     | DestroyAH if it was ready; drop the kept messages
@@ -24,7 +27,8 @@ import (
 // none, asked and waiting keep messages, ready sends them, refused drops them.
 //
 // A handle is renewed because some drivers (mlx5) resolve the MAC of the next hop when they create it, and
-// never again: if the MAC of a peer or a router changes, packets no longer reach it.
+// never again: if the MAC of a peer or a router changes, packets no longer reach it. On InfiniBand the path of a peer may
+// change, and with it the handle. The old handle stays in use until the new one is ready.
 type handleState uint8
 
 const (
@@ -43,11 +47,12 @@ func (s handleState) String() string { return handleStateNames[s] }
 // handle is the address handle of a peer.
 type handle struct {
 	state handleState
-	id    uint64    // of the request, while asked
-	ah    hca.AH    // while ready
-	fresh uint64    // of the request for its renewal, while ready; 0: none
-	asked time.Time // when ah, or its renewal, was last requested
-	tries int       // requests since handleNone
+	id    uint64     // of the request, while asked; 0: the path is requested
+	ah    hca.AH     // while ready
+	fresh uint64     // of the request for its renewal, while ready; 0: none
+	asked time.Time  // when ah, or its renewal, was last requested
+	path  hca.UDPath // of the last request; zero: it failed, or RoCE
+	tries int        // requests since handleNone
 	alarm alarm[*peer]
 }
 
@@ -64,6 +69,7 @@ type handles struct {
 	host   *host
 	view   *view
 	silent *silent
+	lids   *lids
 
 	lastID uint64
 	asked  map[uint64]*peer
@@ -95,21 +101,46 @@ func (h *handles) send(p *peer, o outgoing) {
 }
 
 // request requests a handle and returns the ID of the request.
-func (h *handles) request(gid hca.GID) uint64 {
+func (h *handles) request(gid hca.GID, path hca.UDPath) uint64 {
 	h.lastID++
-	h.step.emit(CreateAH{h.lastID, gid})
+	h.step.emit(CreateAH{h.lastID, gid, path})
 	return h.lastID
 }
 
-func (h *handles) becomeAsked(p *peer) {
-	p.handle.state, p.handle.id = handleAsked, h.request(p.gid)
-	p.handle.tries++
+// requestFor is request for a peer, by the path that is known.
+func (h *handles) requestFor(p *peer) uint64 {
+	p.handle.path, _ = h.lids.to(p.gid)
 	p.handle.asked = h.step.now
-	h.asked[p.handle.id] = p
+	id := h.request(p.gid, p.handle.path)
+	h.asked[id] = p
+	return id
+}
+
+func (h *handles) becomeAsked(p *peer) {
+	p.handle.state, p.handle.id = handleAsked, 0
+	p.handle.tries++
+	if _, known := h.lids.to(p.gid); known {
+		p.handle.id = h.requestFor(p)
+	} else {
+		h.lids.find(p.gid)
+	}
+}
+
+// pathAnswered continues with the handle of p after the answer to a FindPath.
+func (h *handles) pathAnswered(p *peer) {
+	path, known := h.lids.to(p.gid)
+	switch {
+	case p.handle.state == handleAsked && p.handle.id == 0 && known:
+		p.handle.id = h.requestFor(p)
+	case p.handle.state == handleAsked && p.handle.id == 0:
+		h.retry(p, false)
+	case p.handle.state == handleReady && p.handle.fresh == 0 && known && p.handle.path != path:
+		h.replace(p)
+	}
 }
 
 func (h *handles) becomeReady(p *peer, ah hca.AH) {
-	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked}
+	p.handle = handle{state: handleReady, ah: ah, asked: p.handle.asked, path: p.handle.path}
 	h.step.stats.AHs++
 	h.view.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
@@ -150,8 +181,12 @@ func (h *handles) expire() {
 }
 
 // renew requests another handle in place of the one of p, which serves until then, unless that is
-// recent or there are too many such requests.
+// recent or there are too many such requests. On InfiniBand it requests the path, which decides.
 func (h *handles) renew(p *peer) {
+	if h.host.link.lid != 0 {
+		h.lids.renew(p.gid)
+		return
+	}
 	if p.handle.fresh != 0 || h.fresh >= maxRenewals || h.step.now.Sub(p.handle.asked) < renewPause {
 		return
 	}
@@ -160,8 +195,7 @@ func (h *handles) renew(p *peer) {
 
 // replace requests another handle in place of the one of p.
 func (h *handles) replace(p *peer) {
-	p.handle.fresh, p.handle.asked = h.request(p.gid), h.step.now
-	h.asked[p.handle.fresh] = p
+	p.handle.fresh = h.requestFor(p)
 	h.fresh++
 }
 
@@ -205,9 +239,11 @@ func (h *handles) created(ev AHReady) {
 		p.handle.ah = ev.AH
 		h.view.show(p)
 		h.view.change()
+		h.pathAnswered(p) // it may be another one meanwhile
 	default:
 		delete(h.asked, ev.ID)
 		h.becomeReady(p, ev.AH)
+		h.pathAnswered(p)
 	}
 }
 
@@ -221,6 +257,7 @@ func (h *handles) failed(ev AHFailed) {
 	final := errors.Is(ev.Err, hca.ErrInvalid) || errors.Is(ev.Err, hca.ErrRange)
 	if p.handle.state == handleReady {
 		h.endRenewal(p)
+		p.handle.path = hca.UDPath{} // the next answer repeats it
 		return
 	}
 	delete(h.asked, ev.ID)

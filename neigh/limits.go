@@ -44,6 +44,16 @@ const (
 	// seconds, because a peer that has fallen silent may be gone. It is half of the workers (package
 	// device), so that new handles need not wait for renewals.
 	maxRenewals = 2
+	// maxClaims bounds the messages whose senders are not proven yet, and maxClaimsPerLID those of one port: only its
+	// own claims have no room if a port invents GIDs. A host may announce some interfaces at the same time.
+	maxClaims       = 1024
+	maxClaimsPerLID = 64
+	// maxFindRate bounds the paths per second that are requested for the claims of one port. A port has one GID, or one
+	// for each of its virtual functions.
+	maxFindRate = 16
+	// maxPaths bounds the paths beyond which claims cause no further ones. The peers need one for each GID, and
+	// maxFindRate times sweepInterval are left for each of 100 ports that invent GIDs.
+	maxPaths = 2 * DefaultMaxPeers
 	// maxAskedIPs bounds the addresses requested for one silent peer, the latest
 	// claim first: one answer is enough.
 	maxAskedIPs = 4
@@ -170,6 +180,10 @@ const (
 	// renewPause is the minimum age of a handle that is renewed. With maxRenewals it bounds the renewals of
 	// one peer; renewals of a peer that receives but never sends cost little.
 	renewPause = 10 * time.Second
+
+	// pathPause is how long the answer to a FindPath stands against claims that it does not prove: false ones, and those
+	// of a port whose LID has just changed, which is refused until then.
+	pathPause = 2 * time.Second
 
 	// stationAge is how long a station behind ib0 must be silent before it is forgotten: the
 	// ageing time of a bridge (IEEE 802.1D, 300 s).

@@ -13,6 +13,7 @@ type peers struct {
 	host    *host
 	view    *view
 	silent  *silent
+	lids    *lids
 	handles *handles
 
 	conf    Config
@@ -100,7 +101,29 @@ func (s *peers) add(e endpoint, ip netip.Addr) *peer {
 		s.view.show(p)
 		s.view.changeLate()
 	}
+	s.place(p)
 	return p
+}
+
+// place indexes p by the LID that its path leads to, if that is known.
+func (s *peers) place(p *peer) {
+	lid := s.lids.of(p.gid)
+	if lid == p.lid {
+		return
+	}
+	if former := s.live.setLID(p, lid); former != nil {
+		s.view.show(former)
+	}
+	s.view.show(p)
+	s.view.changeLate()
+}
+
+// displace removes all peers from the index by LID.
+func (s *peers) displace() {
+	for p := range s.live.all() {
+		s.live.setLID(p, 0)
+		s.view.show(p)
+	}
 }
 
 // at returns the peer at e, which it adds if there is none.

@@ -98,6 +98,11 @@ func (w *world) trackHandles(actions []Action) {
 		switch a := a.(type) {
 		case CreateAH:
 			w.asked = append(w.asked, a.ID)
+			if a.Path != (hca.UDPath{}) {
+				w.tb.Fatalf("path %+v on RoCE", a.Path)
+			}
+		case FindPath:
+			w.tb.Fatalf("path to %v requested on RoCE", a.GID)
 		case DestroyAH:
 			if !w.held[a.AH] {
 				w.tb.Fatalf("handle %v returned, which is not held", a.AH)

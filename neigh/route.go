@@ -102,6 +102,8 @@ func (t *Table) fromFabric(ev FromFabric) {
 		t.step.drop(DropRunt)
 	case !t.host.link.up:
 		t.step.drop(DropDetached)
+	case t.host.link.lid != 0:
+		t.fromSubnet(ev, typ, body)
 	case !e.valid():
 		t.step.drop(DropBadSource)
 	case t.host.link.isOwn(e, t.step.now):

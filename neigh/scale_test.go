@@ -50,13 +50,16 @@ func allOf[K comparable, V any](s *shards[K, V]) map[K]V {
 // checkShown compares what the next snapshot contains with a snapshot that is made
 // from all peers.
 func (t *Table) checkShown() error {
-	routes, sources := map[macKey]route{}, map[endpoint]source{}
+	routes, sources, lids := map[macKey]route{}, map[endpoint]source{}, map[lidKey]source{}
 	for _, p := range t.peers.live.byEndpoint {
 		ready := p.handle.state == handleReady
 		if ready {
 			routes[keyOf(p.mac)] = route{hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.host.link.qkey}, &p.sent}
 		}
-		if ready || p.mac != plainMAC(p.gid) {
+		if p.lid != 0 {
+			lids[lidKeyOf(p.lid, p.qpn)] = source{p.mac, p.used, &p.heard}
+		}
+		if t.host.link.lid == 0 && (ready || p.mac != plainMAC(p.gid)) {
 			sources[p.endpoint] = source{p.mac, p.used, &p.heard}
 		}
 	}
@@ -65,6 +68,9 @@ func (t *Table) checkShown() error {
 	}
 	if got := allOf(t.view.sources.table); !maps.Equal(got, sources) {
 		return fmt.Errorf("the next snapshot has sources %v, want %v", got, sources)
+	}
+	if got := allOf(t.view.lids.table); !maps.Equal(got, lids) {
+		return fmt.Errorf("the next snapshot has by LID %v, want %v", got, lids)
 	}
 	return nil
 }

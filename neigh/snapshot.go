@@ -17,6 +17,7 @@ type Snapshot struct {
 	epoch     uint64
 	up        bool
 	self      endpoint
+	lid       hca.LID // of the port, without path bits; 0: RoCE
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest
 	own       ipoib.MAC
@@ -28,7 +29,8 @@ type Snapshot struct {
 	places    *shards[ipKey, ipoib.MAC]     // destinations by address, zero: the fallback; nil: none
 	fallback6 ipoib.MAC                     // for IPv6 addresses that are not on the link; for others it is home
 	routes    *shards[macKey, route]        // peers with a handle; nil: none
-	sources   *shards[endpoint, source]     // peers with a handle, and those whose MAC is not the plain one; nil: none
+	sources   *shards[endpoint, source]     // peers with a handle, and those whose MAC is not the plain one; nil: none, or InfiniBand
+	lids      *shards[lidKey, source]       // peers whose LID is known; nil: none, or RoCE
 }
 
 // route is a peer as a destination.
@@ -84,15 +86,19 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 // bytes, and marks the peer as heard. For a sender that is not in the snapshot, it returns the
 // plain MAC of the GID, or the first rehash that is not the host's. The sender may get a
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
-// one. This is harmless, because the host sends only to MACs from ARP and ND.
+// one. On InfiniBand it is the MAC of a GID made from LID and QPN, and always another one. This is harmless, because the host sends only to MACs from ARP and ND.
 func (s *Snapshot) PeerMAC(from hca.UDSource) (mac ipoib.MAC, bytes *atomic.Uint64) {
 	if peer, ok := s.source(from); ok {
 		mark(&peer.heard.mark)
 		return peer.mac, &peer.heard.bytes
 	}
-	mac = plainMAC(from.GID)
+	gid := from.GID
+	if from.LID != 0 {
+		gid = hca.GID{10: byte(from.LID >> 8), 11: byte(from.LID), 13: byte(from.QPN >> 16), 14: byte(from.QPN >> 8), 15: byte(from.QPN)}
+	}
+	mac = plainMAC(gid)
 	for n := uint32(1); n <= maxRehashes && s.isStation(mac); n++ { // stations can be invented that have them all
-		mac = rehashedMAC(from.GID, from.QPN, n)
+		mac = rehashedMAC(gid, from.QPN, n)
 	}
 	return mac, nil
 }
@@ -104,11 +110,22 @@ func (s *Snapshot) InUse(from hca.UDSource) bool {
 }
 
 func (s *Snapshot) source(from hca.UDSource) (source, bool) {
+	if from.LID != 0 {
+		return s.sourceAt(lidKeyOf(from.LID, from.QPN))
+	}
 	if s.sources == nil {
 		return source{}, false
 	}
 	e := endpoint{from.GID, from.QPN}
 	peer, ok := s.sources[e.shardOf()][e]
+	return peer, ok
+}
+
+func (s *Snapshot) sourceAt(key lidKey) (source, bool) {
+	if s.lids == nil {
+		return source{}, false
+	}
+	peer, ok := s.lids[key.shardOf()][key]
 	return peer, ok
 }
 
@@ -176,6 +193,9 @@ func (s *Snapshot) isStation(m ipoib.MAC) bool { return m == s.own || s.station(
 
 // Self reports whether a sender is this interface itself.
 func (s *Snapshot) Self(from hca.UDSource) bool {
+	if from.LID != 0 {
+		return s.up && s.lid == from.LID && s.self.qpn == from.QPN
+	}
 	return s.up && s.self == endpoint{from.GID, from.QPN}
 }
 

@@ -22,6 +22,10 @@ const (
 	DropUnmapped                   // ND with an unknown link-layer address
 	DropTooLong                    // ND that translation made longer than the MTU
 	DropForged                     // hardware address differs from the sender's GID and QPN
+	DropUnknownLID                 // InfiniBand: names no sender, and no peer is known at its LID and QPN
+	DropForeignLID                 // InfiniBand: names a sender whose path leads to another LID
+	DropNoPath                     // InfiniBand: names a sender to whose port there is no path
+	DropClaimsFull                 // InfiniBand: too many messages whose senders are not proven yet
 	DropOwn                        // our own message, looped back
 	DropUnresolvable               // unknown destination MAC, and no address to resolve
 	DropUnresolved                 // no answer
@@ -39,7 +43,8 @@ const (
 
 var reasonNames = [NumReason]string{
 	"runt", "oversize", "ethertype", "bad_source", "stations_full", "looped_mac", "to_self", "own_query_answers", "detached",
-	"bad_arp", "bad_nd", "unmapped_link_address", "nd_too_long", "forged_link_address", "own_multicast",
+	"bad_arp", "bad_nd", "unmapped_link_address", "nd_too_long", "forged_link_address",
+	"unknown_lid", "foreign_lid", "no_path", "claims_full", "own_multicast",
 	"unresolvable", "unresolved", "resolutions_full", "kept_frames_full", "kept_bytes_full", "ah_failed",
 	"ah_limit", "evicted", "bad_echo", "echo_stranger", "echo_limit",
 }
@@ -75,6 +80,9 @@ type Stats struct {
 	Silences uint64 // times that the table requested the addresses of a silent peer
 	Evicted  uint64 // peers removed to make room for others
 	AHFailed uint64 // failed attempts to create a handle
+
+	PathsAsked uint64 // paths requested, on InfiniBand
+	PathFailed uint64 // paths that were not found
 
 	AddressesFull uint64 // addresses of stations for which there was no room
 	GroupsFull    uint64 // reports of stations with too many groups
@@ -121,6 +129,8 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "stray_limited", Kind: hca.CountError, Value: s.StraysLimited},
 		{Name: "stray_unanswerable", Kind: hca.CountError, Value: s.StraysUnanswerable},
 		{Name: "peers_evicted", Kind: hca.CountTotal, Value: s.Evicted},
+		{Name: "paths_asked", Kind: hca.CountTotal, Value: s.PathsAsked},
+		{Name: "path_errors", Kind: hca.CountError, Value: s.PathFailed},
 		{Name: "ah_errors", Kind: hca.CountError, Value: s.AHFailed},
 	}
 	for r, n := range s.Drops {

@@ -63,6 +63,8 @@ func (n *notices) answer(e endpoint, p *peer) {
 	switch {
 	case !n.host.link.up || !e.valid() || n.host.link.isOwn(e, now) || len(n.host.stations.byIP) == 0:
 		n.step.stats.StraysUnanswerable++
+	case n.host.link.lid != 0 && (p == nil || p.handle.state != handleReady):
+		n.step.stats.StraysUnanswerable++ // InfiniBand devices report no strays; without a peer there is no path
 	case now.Before(n.last[e].at.Add(n.last[e].pause)):
 		n.step.stats.StraysPaused++
 	case len(n.asked)+len(n.handles.asked) >= maxAnswerAHs || !n.admit(e, now):
@@ -70,7 +72,7 @@ func (n *notices) answer(e endpoint, p *peer) {
 	case p != nil && p.handle.state == handleReady:
 		n.send(e, p.handle.ah)
 	default:
-		n.asked[n.handles.request(e.gid)] = e
+		n.asked[n.handles.request(e.gid, hca.UDPath{})] = e
 	}
 }
 

@@ -16,6 +16,7 @@ type Table struct {
 	host    host
 	view    view
 	silent  silent
+	lids    lids
 	handles handles
 	peers   peers
 
@@ -40,9 +41,10 @@ func New(conf Config) *Table {
 	h.stations.init()
 	v.step, v.host = s, h
 	t.silent.step, t.silent.host = s, h
-	t.handles = handles{step: s, host: h, view: v, silent: &t.silent, asked: make(map[uint64]*peer)}
+	t.lids = newLIDs(s, h)
+	t.handles = handles{step: s, host: h, view: v, silent: &t.silent, lids: &t.lids, asked: make(map[uint64]*peer)}
 	t.peers = peers{
-		step: s, host: h, view: v, silent: &t.silent, handles: &t.handles,
+		step: s, host: h, view: v, silent: &t.silent, lids: &t.lids, handles: &t.handles,
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.translator = translator{
@@ -88,6 +90,10 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		if !t.notices.failed(ev) {
 			t.handles.failed(ev)
 		}
+	case PathFound:
+		t.pathAnswered(ev.GID, ev.Path)
+	case PathFailed:
+		t.pathAnswered(ev.GID, hca.UDPath{})
 	case HostAddrs:
 		t.host.setAddrs(ev)
 	case HostMAC:
@@ -163,6 +169,7 @@ func (t *Table) expire() {
 	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.step.now) {
 		t.sweepDue = time.Time{}
 		t.peers.sweep()
+		t.lids.sweep(t.peers.live.byGID)
 		t.host.stations.sweep(t.step.now)
 	}
 }
@@ -181,7 +188,7 @@ func (t *Table) schedule() {
 	if t.marksDue.IsZero() && !t.idle && len(t.peers.live.byEndpoint) > 0 {
 		t.marksDue = t.step.now.Add(markInterval)
 	}
-	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint) > 0 || len(t.host.stations.behind())+len(t.host.stations.absent) > 0) {
+	if t.sweepDue.IsZero() && (len(t.peers.live.byEndpoint)+len(t.lids.paths) > 0 || len(t.host.stations.behind())+len(t.host.stations.absent) > 0) {
 		t.sweepDue = t.step.now.Add(sweepInterval)
 	}
 }

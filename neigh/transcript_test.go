@@ -16,16 +16,17 @@ import (
 // TestTranscripts plays testdata/*.txt (see package transcript). An input is
 //
 //	peer NAME qpn N gid A      name an endpoint
-//	attach NAME [mtu N] | detach
+//	attach NAME [lid N lmc N] | detach
 //	mac MAC | addrs IP... | port [MAC] | neighbours IP=MAC... | asks IP...
 //	host [from MAC] [to MAC] WHAT
-//	fabric NAME [unicast|multicast] [as NAME] WHAT
+//	fabric NAME [lid N] unicast|multicast [as NAME] WHAT
 //	ah ready N | ah failed N timeout|invalid
+//	path found NAME lid N [sl N] | path failed NAME
 //	advance DURATION
 //	flood N                    ARP requests of invented peers for 10.0.0.1
 //	stray NAME                 a datagram from NAME for a QPN that no longer exists
 //	busy MAC                   the data path sends to MAC
-//	data NAME                  the data path receives from NAME
+//	data NAME [lid N]          the data path receives from NAME
 //	flow MAC DURATION          the data path keeps sending to MAC
 //	talk NAME DURATION         the data path keeps sending to NAME and receiving from it
 //	ping IP or NAME id N size N
@@ -74,9 +75,12 @@ func (p *player) line(w []string) []string {
 	case "advance":
 		return p.advanceBy(w[1])
 	case "data":
-		e := p.end(w[1])
-		p.snap.PeerMAC(e.source())
-		return nil
+		w, lid := p.lidOption(w)
+		m, bytes := p.snap.PeerMAC(p.end(w[1]).sourceAt(lid, false))
+		if lid == 0 {
+			return nil
+		}
+		return []string{fmt.Sprintf("from %s, known to the data path: %v", p.mac(m), bytes != nil)}
 	case "flow":
 		return p.flow(p.macArg(w[1]), nil, w[2])
 	case "talk":
@@ -210,7 +214,13 @@ func (p *player) event(w []string) Event {
 	p.tb.Helper()
 	switch w[0] {
 	case "attach":
-		return attachedAt(p.ends[w[1]])
+		w, lmc := option(w, "lmc")
+		w, lid := p.lidOption(w)
+		ev := attachedAt(p.end(w[1]))
+		if ev.LID = lid; lmc != "" {
+			ev.LMC = uint8(transcript.Number(p.tb, lmc))
+		}
+		return ev
 	case "detach":
 		return Detached{}
 	case "mac":
@@ -236,10 +246,17 @@ func (p *player) event(w []string) Event {
 		return HostAsks{Targets: ipList(w[1:])}
 	case "ah":
 		return p.ahEvent(w[1:])
+	case "path":
+		return p.pathEvent(w[1:])
 	case "host":
 		return p.hostEvent(w[1:])
 	case "fabric":
-		return p.fabricEvent(w[1:])
+		w, lid := p.lidOption(w[1:])
+		ev := p.fabricEvent(w)
+		if lid != 0 {
+			ev.From = p.end(w[0]).sourceAt(lid, ev.Multicast)
+		}
+		return ev
 	}
 	p.tb.Fatalf("unknown input %q", w)
 	return nil
@@ -262,6 +279,29 @@ func (p *player) ahEvent(w []string) Event {
 		return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrInvalid}}
 	}
 	return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrTimeout}}
+}
+
+func (p *player) pathEvent(w []string) Event {
+	gid := p.end(w[1]).gid
+	if w[0] == "failed" {
+		return PathFailed{gid}
+	}
+	w, sl := option(w, "sl")
+	_, lid := p.lidOption(w)
+	path := hca.UDPath{DLID: lid}
+	if sl != "" {
+		path.SL = uint8(transcript.Number(p.tb, sl))
+	}
+	return PathFound{gid, path}
+}
+
+// lidOption removes "lid N" from w; without it the LID is 0.
+func (p *player) lidOption(w []string) (rest []string, lid hca.LID) {
+	w, value := option(w, "lid")
+	if value != "" {
+		lid = hca.LID(transcript.Number(p.tb, value))
+	}
+	return w, lid
 }
 
 func (p *player) pingEvent(w []string) Event {
@@ -312,7 +352,7 @@ func (p *player) hostEvent(w []string) Event {
 	return hostND(src, dst, m)
 }
 
-func (p *player) fabricEvent(w []string) Event {
+func (p *player) fabricEvent(w []string) FromFabric {
 	from := p.end(w[0])
 	multicast := w[1] == "multicast"
 	w, as := option(w[2:], "as")

@@ -194,6 +194,8 @@ func (n *neighbours) step(ev neigh.Event) {
 				n.lanes.all[0].tx.Inject(a.Dest, a.Msg)
 			case neigh.SendHost:
 				n.sendHost(a.Frame)
+			case neigh.FindPath: // only on InfiniBand ports, which port.MakePlan refuses
+				n.events = append(n.events, neigh.PathFailed(a))
 			case neigh.CreateAH:
 				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID, port.Path{})) {
 					n.events = append(n.events, neigh.AHFailed{ID: a.ID, Err: hca.ErrBusy})

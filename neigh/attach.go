@@ -69,13 +69,7 @@ func (t *Table) attach(ev Attached) {
 			t.view.returnAH(old)
 		}
 	}
-	if lid := ev.LID.Base(ev.LMC); lid != l.lid || ev.LMC != l.lmc {
-		same := (lid == 0) == (l.lid == 0) && ev.LMC == l.lmc
-		if l.lid, l.lmc = lid, ev.LMC; !same {
-			t.lids.forget()
-			t.peers.displace()
-		}
-	}
+	t.setLID(ev.LID.Base(ev.LMC), ev.LMC)
 	l.up, l.broadcast, l.groups = true, ev.Broadcast, maps.Clone(ev.Groups)
 	l.mtu, l.portMTU = ev.MTU, max(ev.MTU, ev.PortMTU)
 	if ev.QKey != l.qkey {
@@ -90,6 +84,21 @@ func (t *Table) attach(ev Attached) {
 	t.querier.attached()
 	t.view.urgent()
 	t.host.announceDue()
+}
+
+// setLID stores the LID of the port, which is 0 on RoCE. It announces a new one, since peers ask for the path to this
+// host when they hear from another LID.
+func (t *Table) setLID(lid hca.LID, lmc uint8) {
+	l := &t.host.link
+	was, lmcWas := l.lid, l.lmc
+	l.lid, l.lmc = lid, lmc
+	switch {
+	case (lid == 0) != (was == 0) || lmc != lmcWas: // the paths are those of another fabric, or cannot be compared
+		t.lids.forget()
+		t.peers.displace()
+	case lid != was:
+		t.host.news.restart(t.step.now)
+	}
 }
 
 // detach drops the frames that wait to be sent and returns the handles. The

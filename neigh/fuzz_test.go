@@ -92,6 +92,47 @@ func FuzzFromFabric(f *testing.F) {
 	})
 }
 
+// FuzzFromSubnet gives the table two arbitrary messages from a port of a subnet, and answers what it asks. Every frame to
+// the host carries the MAC of a peer whose path leads to that port, and whose queue pair has sent the message.
+func FuzzFromSubnet(f *testing.F) {
+	add := func(ev FromFabric) {
+		for _, lid := range []hca.LID{lidB, lidC + 1} {
+			f.Add(ev.Msg, ev.Msg, ev.From.GID[:], uint16(lidC), uint32(ev.From.QPN), uint16(lid), ev.Multicast)
+		}
+	}
+	add(fabricARP(peerC, ipoib.ARPRequest, ipC, ipA, true))
+	add(fabricARP(peerC, ipoib.ARPReply, ipC, ipA, false))
+	for _, c := range ndCases(func(o byte) []byte { return ipoibLink(o, peerC) }) {
+		add(fabricND(peerC, c.msg))
+	}
+	add(FromFabric{ipoib.Echo{ID: 1}.Message(56), peerC.source(), false})
+	f.Fuzz(func(t *testing.T, first, second, gid []byte, lid uint16, qpn uint32, leads uint16, multicast bool) {
+		b := subnetBench(t)
+		b.meetInSubnet(peerB)
+		from := hca.UDSource{LID: hca.LID(lid).Base(testLMC), QPN: hca.QPN(qpn)}
+		copy(from.GID[:], gid)
+		for _, msg := range [][]byte{first, second} {
+			out := b.step(FromFabric{msg, from, multicast})
+			for _, gid := range pathsAsked(out) {
+				out = append(out, b.step(PathFound{gid, hca.UDPath{DLID: hca.LID(leads)}})...)
+			}
+			for _, a := range out {
+				s, ok := a.(SendHost)
+				if !ok {
+					continue
+				}
+				frame, _ := parseFrame(s.Frame)
+				p := b.table.peers.live.byMAC[frame.src]
+				if p == nil || p.lid != from.LID || p.qpn != from.QPN || b.table.lids.of(p.gid) != from.LID {
+					t.Fatalf("a frame of %+v, received from %+v", p, from)
+				}
+				checkBearsMAC(t, b, p.endpoint, s.Frame)
+			}
+		}
+		b.step(Detached{})
+	})
+}
+
 func checkBearsMAC(t *testing.T, b *bench, e endpoint, raw []byte) {
 	f, ok := parseFrame(raw)
 	if !ok || len(raw) < minEtherFrame || f.src != b.macOf(e) || !f.typ.Carried() {

@@ -450,6 +450,26 @@ func TestTwoGIDsOfAQueuePair(t *testing.T) {
 	}
 }
 
+// TestOwnLIDIsAnnounced: peers learn a new LID of this host from its announcements. The paths from it stay.
+func TestOwnLIDIsAnnounced(t *testing.T) {
+	b := subnetBench(t)
+	b.meetInSubnet(peerB)
+	ev := attachedToSubnet()
+	if out := b.step(ev); len(out) != 1 {
+		t.Errorf("the same LID: %v, want only a snapshot", out)
+	}
+	ev.LID += 0x10
+	if out := b.step(ev); len(out) != 3 {
+		t.Errorf("another LID: %v, want an announcement of each address and a snapshot", out)
+	}
+	if !b.snap.Self(selfEnd.sourceAt(ev.LID, false)) || b.snap.Self(selfEnd.sourceAt(selfLID, false)) {
+		t.Error("the data path has the former LID")
+	}
+	if _, known := b.table.lids.to(peerB.gid); !known {
+		t.Error("the paths are forgotten")
+	}
+}
+
 // TestStrayInSubnet: a path is needed for a notice, and is not requested for one.
 func TestStrayInSubnet(t *testing.T) {
 	b := subnetBench(t)

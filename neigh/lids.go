@@ -86,8 +86,8 @@ func named(typ ipoib.EtherType, body []byte) endpoint {
 	return endpoint{}
 }
 
-// prove reports whether a claim is true. If it does not know, it keeps the claim until it does, and a copy of its
-// message, or drops it.
+// prove reports whether a claim is true. If that is unknown, it keeps the claim until it is known. It drops one that is
+// false or cannot be kept.
 func (s *lids) prove(c claim) bool {
 	p := s.paths[c.e.gid]
 	switch {
@@ -96,19 +96,27 @@ func (s *lids) prove(c claim) bool {
 	case p != nil && !p.asked && s.step.now.Before(p.at.Add(pathPause)):
 		s.step.drop(p.refusal())
 		return false
-	case s.claims >= maxClaims, s.waiting[c.lid] >= maxClaimsPerLID, s.step.stats.KeptBytes+len(c.msg) > maxSoughtBytes,
-		len(s.paths) >= maxPaths && p == nil, (p == nil || !p.asked) && !s.allowFind(c.lid):
+	case !s.room(c) || p == nil && len(s.paths) >= maxPaths || (p == nil || !p.asked) && !s.allowFind(c.lid):
 		s.step.drop(DropClaimsFull)
 		return false
 	}
-	p = s.find(c.e.gid)
+	s.keep(s.find(c.e.gid), c)
+	return false
+}
+
+// room reports whether another claim may wait.
+func (s *lids) room(c claim) bool {
+	return s.claims < maxClaims && s.waiting[c.lid] < maxClaimsPerLID && s.step.stats.KeptBytes+len(c.msg) <= maxSoughtBytes
+}
+
+// keep keeps a claim until the answer for a path, and a copy of its message.
+func (s *lids) keep(p *path, c claim) {
 	c.msg = bytes.Clone(c.msg)
 	p.claims = append(p.claims, c)
 	s.claims++
 	s.waiting[c.lid]++
 	s.step.stats.Kept++
 	s.step.stats.KeptBytes += len(c.msg)
-	return false
 }
 
 // refusal returns why a claim is refused that the path does not prove.
@@ -212,11 +220,12 @@ func (s *lids) detach() {
 
 // forget forgets the paths, but not that some were requested.
 func (s *lids) forget() {
-	maps.DeleteFunc(s.paths, func(_ hca.GID, p *path) bool {
+	for gid, p := range s.paths {
 		s.step.stats.Drops[DropDetached] += uint64(len(s.take(p)))
-		p.UDPath, p.lid = hca.UDPath{}, 0
-		return !p.asked
-	})
+		if p.UDPath, p.lid = (hca.UDPath{}), 0; !p.asked {
+			delete(s.paths, gid)
+		}
+	}
 }
 
 // sweep removes the paths to ports without a peer, once their last answers are pathPause old.

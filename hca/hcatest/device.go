@@ -119,11 +119,13 @@ func panics(f func()) (did bool) {
 
 func deviceAddressHandles(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
-	ah := e.ah(e.gid().GID, e.host.DLID)
-	if s := ah.Spec(); s.DGID != e.gid().GID || s.SGIDIndex != e.host.SGIDIndex || s.HopLimit != 3 {
-		b.Errorf("spec %+v", s)
+	good := e.globalAH(e.gid().GID, e.host.DLID)
+	ah, err := e.pd.CreateAH(good)
+	must(b, err, "create AH")
+	b.closeLater(ah, "AH")
+	if s := ah.Spec(); s != good {
+		b.Errorf("spec %+v, want %+v", s, good)
 	}
-	good := ah.Spec()
 	for _, change := range []func(*hca.AHSpec){
 		func(s *hca.AHSpec) { s.Port = b.a.Dev.Attr().Ports + 1 },
 		func(s *hca.AHSpec) { s.SGIDIndex = 1 << 15 },

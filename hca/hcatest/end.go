@@ -155,12 +155,21 @@ func (e *end) gid() hca.GIDEntry {
 // ah creates an address handle for a GID. It is closed when the test ends.
 func (e *end) ah(dgid hca.GID, dlid uint16) hca.AH {
 	e.Helper()
-	ah, err := e.pd.CreateAH(hca.AHSpec{
-		Port: e.host.Port, DLID: dlid, Global: true, DGID: dgid, SGIDIndex: e.host.SGIDIndex, HopLimit: 3,
-	})
+	spec := e.globalAH(dgid, dlid)
+	if e.f.NoGRH && !dgid.IsMulticast() {
+		spec = hca.AHSpec{Port: e.host.Port, DLID: dlid}
+	}
+	ah, err := e.pd.CreateAH(spec)
 	must(e, err, "create AH")
 	e.closeLater(ah, "AH")
 	return ah
+}
+
+// globalAH returns the data of an address handle with a GRH.
+func (e *end) globalAH(dgid hca.GID, dlid uint16) hca.AHSpec {
+	return hca.AHSpec{
+		Port: e.host.Port, DLID: dlid, Global: true, DGID: dgid, SGIDIndex: e.host.SGIDIndex, HopLimit: 3,
+	}
 }
 
 // wr returns a send to another end.

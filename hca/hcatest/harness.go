@@ -38,6 +38,9 @@ type Features struct {
 
 	MGID hca.GID // a group to use; zero: no multicast
 	MLID uint16  // MLID of that group, InfiniBand only
+	// NoGRH runs the suite with address handles without a GRH to unicast destinations, as within an InfiniBand
+	// subnet. The LID in a completion then identifies the sender, and the GRH area has no defined contents.
+	NoGRH bool
 
 	SendErrorIsSQE   bool // a failed send moves the QP to SQE; else to ERR
 	SendErrorFlushes bool // a failed send is itself reported as flushed

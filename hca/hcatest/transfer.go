@@ -11,7 +11,7 @@ var transferChecks = []check{
 	{name: "transfer/every_length", run: transferLengths},
 	{name: "transfer/gather_and_scatter", run: transferScatter},
 	{name: "transfer/completion", run: transferCompletion},
-	{name: "transfer/grh", run: transferGRH},
+	{name: "transfer/source", run: transferSource},
 	{name: "transfer/signaling", run: transferSignaling},
 	{name: "transfer/order", run: transferOrder},
 	{name: "transfer/to_itself", run: transferToItself},
@@ -82,21 +82,33 @@ func transferCompletion(b *bench) {
 	}
 	got := y.next(y.recv, 1)[0]
 	if got.ID != 0 || got.Status != hca.WCSuccess || got.Opcode != hca.WCRecv || got.QPN != y.qp.Num() ||
-		got.SrcQPN != x.qp.Num() || got.ByteLen != 100+hca.GRHLen || got.Flags&hca.WCFlagGRH == 0 {
+		got.SrcQPN != x.qp.Num() || got.ByteLen != 100+hca.GRHLen || (got.Flags&hca.WCFlagGRH == 0) != b.f.NoGRH {
 		b.Errorf("receive completion %+v", got)
 	}
 }
 
-// The GRH area contains the GIDs of both ends.
-func transferGRH(b *bench) {
+// A receive identifies its sender.
+func transferSource(b *bench) {
 	x, y := b.pair()
 	y.postRecv(1)
-	wc := x.probe(y, "grh")
+	y.wantSource(x.probe(y, "from x"), x)
+}
+
+// wantSource checks who sent the message in slot 0 by its completion: by the LID on InfiniBand, and by the GIDs of both
+// ends in the GRH area, if it has a GRH.
+func (e *end) wantSource(wc hca.WC, from *end) {
+	e.Helper()
+	if wc.SLID != from.host.DLID {
+		e.Errorf("from LID %#x, want %#x", wc.SLID, from.host.DLID)
+	}
+	if e.f.NoGRH {
+		return
+	}
 	for _, network := range []hca.NetworkType{hca.NetworkUnknown, wc.Network} {
-		src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen], network)
-		must(b, err, "parse GRH")
-		if src != x.gid().GID || dst != y.gid().GID {
-			b.Errorf("GRH of network type %d from %v to %v, want %v to %v", network, src, dst, x.gid().GID, y.gid().GID)
+		src, dst, err := hca.ParseGRH(e.rx.Bytes()[:hca.GRHLen], network)
+		must(e, err, "parse GRH")
+		if src != from.gid().GID || dst != e.gid().GID {
+			e.Errorf("GRH of network type %d from %v to %v, want %v to %v", network, src, dst, from.gid().GID, e.gid().GID)
 		}
 	}
 }
@@ -148,12 +160,7 @@ func transferToItself(b *bench) {
 	if wc := x.probe(x, "to itself"); wc.SrcQPN != x.qp.Num() {
 		b.Errorf("from %v", wc.SrcQPN)
 	}
-	wc := x.probe(y, "to a neighbour")
-	src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen], wc.Network)
-	must(b, err, "parse GRH")
-	if src != x.gid().GID || dst != x.gid().GID {
-		b.Errorf("GRH from %v to %v", src, dst)
-	}
+	y.wantSource(x.probe(y, "to a neighbour"), x)
 }
 
 // A Q_Key with the top bit set selects the sending QP's own Q_Key.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
@@ -43,29 +44,46 @@ func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
 	return d.port.Attr(), nil
 }
 
-// setPKeys replaces the P_Key table of the software HCA, in which a key keeps its index and a new one gets the
-// first empty entry. If that does not lead to the wanted table, it is built again, with stand-ins for its
-// empty entries.
-func (d *Device) setPKeys(was, want []hca.PKey) {
-	if slices.Equal(was, want) {
+// setPKeys replaces the P_Key table of the software HCA, where a key keeps its index and a new one gets
+// the first empty entry. If that does not lead to the wanted table, it is built again, with stand-ins for
+// its empty entries.
+func (d *Device) setPKeys(want []hca.PKey) {
+	d.soft.SetPKeys(want)
+	a, err := d.soft.QueryPort(1)
+	if err != nil || slices.Equal(used(a.PKeys), used(want)) {
 		return
 	}
-	keep := func(i int) bool { return i < len(was) && (was[i] == want[i] || want[i] == 0) }
-	moved := false
 	full := slices.Clone(want)
 	for i := range full {
-		moved = moved || !keep(i)
 		for k := hca.PKey(1); full[i] == 0; k++ {
 			if !slices.Contains(full, k) {
 				full[i] = k
 			}
 		}
 	}
-	if moved {
-		d.soft.SetPKeys(nil)
-		d.soft.SetPKeys(full)
-	}
+	d.soft.SetPKeys(nil)
+	d.soft.SetPKeys(full)
 	d.soft.SetPKeys(want)
+}
+
+// used returns a table without the empty entries at its end.
+func used(table []hca.PKey) []hca.PKey {
+	for len(table) > 0 && table[len(table)-1] == 0 {
+		table = table[:len(table)-1]
+	}
+	return table
+}
+
+// setMTU changes the MTU of the netdev, and waits until the software HCA has adopted it, or is gone.
+func (d *Device) setMTU(mtu hca.MTU) {
+	d.netdev.SetMTU(int(mtu) + overhead)
+	for {
+		a, err := d.soft.QueryPort(1)
+		if err != nil || a.ActiveMTU == mtu {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // AllocPD implements [hca.Device].

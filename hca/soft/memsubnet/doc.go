@@ -49,8 +49,8 @@
 //
 // # Subnet administrator
 //
-// The subnet manager is a port of its own, without an HCA, at the LID of [SM]. It passes each MAD
-// for its QP1 to an [SA], which the test provides, and sends the answers back. MADs with a wrong
+// The subnet manager is at the LID of [SM], which may be that of a port: it gets only what is for QP1.
+// It passes each MAD to an [SA], which the test provides, and sends the answers back. MADs with a wrong
 // Q_Key, SL, partition or length do not reach it. [SM].Fate loses and delays MADs. This package
 // does not decode them: only [Subnet.Join] and [Subnet.Leave] change the table of memberships.
 package memsubnet

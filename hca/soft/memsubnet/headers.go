@@ -29,12 +29,12 @@ const NoGRH = 0xa5
 // nowhere is an address that no port has: the discard prefix (RFC 6666).
 var nowhere = netip.MustParseAddr("100::")
 
-// route returns the handle on the fabric for a message of a port to an address of InfiniBand. A
-// message that is not forwarded is counted, and leads nowhere.
-func (s *Subnet) route(from *Port, ah *hca.AHSpec) hca.AHSpec {
+// route returns the handle on the fabric for a message of a port to a QPN by an address handle. A message
+// that is not forwarded is counted, and leads nowhere.
+func (s *Subnet) route(from *Port, ah *hca.AHSpec, to hca.QPN) hca.AHSpec {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dst, why := s.destination(from, ah)
+	dst, why := s.destination(from, ah, to)
 	if why != "" {
 		s.drops[why]++
 		return onFabric(nowhere)
@@ -54,9 +54,8 @@ func onFabric(dst netip.Addr) hca.AHSpec {
 	return hca.AHSpec{Port: 1, Global: true, DGID: hca.GIDFromAddr(dst)}
 }
 
-// destination returns the address on the fabric that a handle leads to, or why the message is lost. s.mu
-// is held.
-func (s *Subnet) destination(from *Port, ah *hca.AHSpec) (dst netip.Addr, why Drop) {
+// destination returns the address on the fabric that a message goes to, or why it is lost. s.mu is held.
+func (s *Subnet) destination(from *Port, ah *hca.AHSpec, qpn hca.QPN) (dst netip.Addr, why Drop) {
 	to := s.portAt(ah.DLID)
 	switch {
 	case from.attr.State != hca.PortActive:
@@ -68,7 +67,7 @@ func (s *Subnet) destination(from *Port, ah *hca.AHSpec) (dst netip.Addr, why Dr
 			return dst, DropNotMember
 		}
 		return s.groupAddr(group{ah.DGID, ah.DLID}), ""
-	case s.sm != nil && ah.DLID == s.view.LID:
+	case s.sm != nil && ah.DLID == s.view.LID && qpn == hca.QPNGSI:
 		return s.sm.wire, ""
 	case to == nil:
 		return dst, DropNoLID
@@ -93,11 +92,16 @@ func (s *Subnet) number(h headers) (traffic, hop uint8) {
 	return uint8(n / 255), uint8(n%255 + 1)
 }
 
-// numbered returns the headers with a number.
+// numbered returns the headers with a number. It panics if no headers have the number: the user has changed the
+// GRH area of a receive before its completion.
 func (s *Subnet) numbered(traffic, hop uint8) headers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.headers[int(traffic)*255+int(hop)-1]
+	n := int(traffic)*255 + int(hop) - 1
+	if n < 0 || n >= len(s.headers) {
+		panic("memsubnet: the memory of a posted receive has been changed")
+	}
+	return s.headers[n]
 }
 
 // Fields of a GRH (IBA 8.3).

@@ -55,9 +55,9 @@ func (p *Port) valid(a *hca.AHSpec) bool {
 // Spec implements [hca.AH].
 func (a *AH) Spec() hca.AHSpec { return a.spec }
 
-// handle returns the handle of the software HCA that a message with a now goes by.
-func (p *PD) handle(a *AH) (hca.AH, error) {
-	spec := p.dev.port.subnet.route(p.dev.port, &a.spec)
+// handle returns the handle of the software HCA that a message to a QPN now goes by.
+func (p *PD) handle(a *AH, to hca.QPN) (hca.AH, error) {
+	spec := p.dev.port.subnet.route(p.dev.port, &a.spec, to)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ah := p.routes[spec]

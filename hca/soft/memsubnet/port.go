@@ -74,8 +74,8 @@ func clone(a hca.PortAttr) hca.PortAttr {
 }
 
 // Change changes the port's attributes, and raises the events that follow; see the package documentation. f must not
-// call this package. MaxPayload of each GID becomes the active MTU. A P_Key may be in the table only once.
-// While keys change their index, messages may be lost. An open HCA adopts another MTU soon after Change.
+// call this package. MaxPayload of each GID becomes the active MTU. A P_Key may be in the table only once;
+// while keys change their index, messages may be lost.
 func (p *Port) Change(f func(a *hca.PortAttr)) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -89,8 +89,8 @@ func (p *Port) Change(f func(a *hca.PortAttr)) {
 	dev := p.dev
 	p.subnet.mu.Unlock()
 	if dev != nil {
-		dev.setPKeys(was.PKeys, next.PKeys)
-		dev.netdev.SetMTU(int(next.ActiveMTU) + overhead)
+		dev.setPKeys(next.PKeys)
+		dev.setMTU(next.ActiveMTU)
 	}
 	p.subnet.mu.Lock()
 	p.attr = next

@@ -45,7 +45,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 			continue // the software HCA refuses it
 		}
 		var err error
-		if out[i].UD.AH, err = q.pd.handle(ah); err != nil {
+		if out[i].UD.AH, err = q.pd.handle(ah, out[i].UD.QPN); err != nil {
 			return 0, err
 		}
 	}

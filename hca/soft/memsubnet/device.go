@@ -92,7 +92,7 @@ func (d *Device) AllocPD() (hca.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PD{PD: inner, dev: d, routes: map[hca.AHSpec]hca.AH{}}, nil
+	return &PD{PD: inner, dev: d}, nil
 }
 
 // CreateCQ implements [hca.Device].

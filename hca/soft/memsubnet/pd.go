@@ -1,23 +1,15 @@
 package memsubnet
 
-import (
-	"errors"
-	"sync"
-
-	"ipoibd/hca"
-)
+import "ipoibd/hca"
 
 // PD is a protection domain.
 type PD struct {
 	hca.PD
 	dev *Device
-
-	mu     sync.Mutex
-	routes map[hca.AHSpec]hca.AH // handles of the software HCA, by their data
 }
 
-// AH is an address handle on InfiniBand. The handle of the software HCA leads nowhere, and only belongs to the
-// domain.
+// AH is an address handle on InfiniBand. Below it is one of the software HCA that leads nowhere, a child of the
+// domain. Each send gets another one.
 type AH struct {
 	hca.AH
 	pd   *PD
@@ -54,34 +46,6 @@ func (p *Port) valid(a *hca.AHSpec) bool {
 
 // Spec implements [hca.AH].
 func (a *AH) Spec() hca.AHSpec { return a.spec }
-
-// handle returns the handle of the software HCA that a message to a QPN now goes by.
-func (p *PD) handle(a *AH, to hca.QPN) (hca.AH, error) {
-	spec := p.dev.port.subnet.route(p.dev.port, &a.spec, to)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	ah := p.routes[spec]
-	if ah != nil {
-		return ah, nil
-	}
-	ah, err := p.PD.CreateAH(spec)
-	if err == nil {
-		p.routes[spec] = ah
-	}
-	return ah, err
-}
-
-// Close implements [hca.PD]. If the domain still has children, the next send makes its handles again.
-func (p *PD) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	for spec, ah := range p.routes {
-		errs = append(errs, ah.Close())
-		delete(p.routes, spec)
-	}
-	return errors.Join(append(errs, p.PD.Close())...)
-}
 
 // MR is registered memory.
 type MR struct {

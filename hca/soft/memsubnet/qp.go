@@ -36,18 +36,21 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	return q, nil
 }
 
-// PostSend implements [hca.Queue].
+// PostSend implements [hca.Queue]. The software HCA needs the handle of a send only during the post.
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
-	out := slices.Clone(wrs)
+	out, port := slices.Clone(wrs), q.pd.dev.port
 	for i := range out {
-		ah, ok := out[i].UD.AH.(*AH)
+		to := &out[i].UD
+		ah, ok := to.AH.(*AH)
 		if !ok || ah.pd != q.pd {
 			continue // the software HCA refuses it
 		}
-		var err error
-		if out[i].UD.AH, err = q.pd.handle(ah, out[i].UD.QPN); err != nil {
+		inner, err := q.pd.PD.CreateAH(port.subnet.route(port, &ah.spec, to.QPN))
+		if err != nil {
 			return 0, err
 		}
+		defer inner.Close()
+		to.AH = inner
 	}
 	return q.QP.PostSend(out)
 }

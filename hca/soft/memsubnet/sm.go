@@ -149,11 +149,16 @@ func (m *manager) answer(r *request) {
 
 // reply sends an answer to the queue pair that asked, as a full member.
 func (m *manager) reply(r *request, mad []byte) {
-	dst, traffic, hop, why := m.way(r.from.slid)
-	if why != "" {
-		m.drop(why)
+	s := m.subnet
+	s.mu.Lock()
+	to := s.portAt(r.from.slid)
+	if to == nil {
+		s.drops[DropNoLID]++
+		s.mu.Unlock()
 		return
 	}
+	traffic, hop := s.number(headers{slid: s.view.LID, sl: s.view.SL})
+	s.mu.Unlock()
 	head, tail := make([]byte, roce.HeaderLen), make([]byte, roce.PadFor(len(mad))+roce.ICRCLen)
 	bth := roce.BTH{
 		Opcode: roce.OpcodeUDSendOnly, Migrated: true, Pad: uint8(roce.PadFor(len(mad))),
@@ -164,23 +169,10 @@ func (m *manager) reply(r *request, mad []byte) {
 	deth.Put(head[roce.BTHLen:])
 	m.sendMu.Lock()
 	defer m.sendMu.Unlock()
-	path := roce.Path{Src: m.wire, Dst: dst, SrcPort: m.netdev.SrcPort()}
+	path := roce.Path{Src: m.wire, Dst: to.wire, SrcPort: m.netdev.SrcPort()}
 	pad := tail[:len(tail)-roce.ICRCLen]
 	roce.PutICRC(tail[len(pad):], roce.ICRC(&path, head, mad, pad))
 	_, _ = m.netdev.Send([]transport.Packet{{ // it fails only once the netdev is closed
-		Src: m.wire, Dst: dst, TOS: traffic, TTL: hop, Vec: [][]byte{head, mad, tail},
+		Src: m.wire, Dst: to.wire, TOS: traffic, TTL: hop, Vec: [][]byte{head, mad, tail},
 	}})
-}
-
-// way returns the address on the fabric of the port with a LID, and the number of the headers of an answer to it.
-func (m *manager) way(lid uint16) (dst netip.Addr, traffic, hop uint8, why Drop) {
-	s := m.subnet
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	to := s.portAt(lid)
-	if to == nil {
-		return dst, 0, 0, DropNoLID
-	}
-	traffic, hop = s.number(headers{slid: s.view.LID, sl: s.view.SL})
-	return to.wire, traffic, hop, ""
 }

@@ -1,5 +1,5 @@
-// Fetch downloads the kernels for the guests of tests into the cache and reports its
-// progress on standard error, which go test would hide. If a kernel is not
+// Fetch downloads the kernels for the guests of tests into the cache, compiles the
+// module for tests on InfiniBand, and reports its progress on standard error, which go test would hide. If a kernel is not
 // available, it prints the reason and exits with 0: the tests decide whether that is
 // a failure.
 package main
@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"ipoibd/scripts/vm/ibwire"
 	"ipoibd/scripts/vm/kernel"
 )
 
@@ -18,7 +19,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	for _, series := range kernel.AllSeries {
-		if _, err := kernel.Get(ctx, series, os.Stderr); err != nil {
+		k, err := kernel.Get(ctx, series, os.Stderr)
+		if err == nil {
+			_, err = kernel.BuildModule(ctx, k, ibwire.Name, ibwire.Source, os.Stderr)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "fetch:", err)
 		}
 	}

@@ -40,12 +40,19 @@ type NIC struct {
 	// Bridged puts the NIC behind its own PCI bridge, through which the kernel can
 	// reset it.
 	Bridged bool
+	// Wire carries the NIC's frames instead of a segment: one end of a pair of connected datagram sockets, which Boot
+	// closes. The NIC is up, without addresses, and its MTU is WireMTU.
+	Wire *os.File
 }
+
+// WireMTU is the MTU of a NIC on a wire, in bytes: enough for the largest MTU of InfiniBand.
+const WireMTU = 4200
 
 // Guest is a running virtual machine. Its methods may be called from any
 // goroutine; those that return no error fail the test.
 type Guest struct {
 	tb      testing.TB
+	series  kernel.Series
 	console string // path of its log
 	cmd     *exec.Cmd
 	errors  strings.Builder // QEMU's messages
@@ -86,7 +93,7 @@ func BootAll(tb testing.TB, specs ...Spec) []*Guest {
 func launch(tb testing.TB, spec Spec) *Guest {
 	tb.Helper()
 	g := &Guest{
-		tb: tb, console: filepath.Join(tb.TempDir(), "console"),
+		tb: tb, series: spec.Series, console: filepath.Join(tb.TempDir(), "console"),
 		booted: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{}),
 		open: map[uint32]*Process{},
 	}
@@ -116,6 +123,10 @@ func (g *Guest) addNICs(nics []NIC) {
 	var batch strings.Builder
 	for i, nic := range nics {
 		dev := fmt.Sprintf("eth%d", i)
+		if nic.Wire != nil {
+			fmt.Fprintf(&batch, "link set %s mtu %d up\n", dev, WireMTU)
+			continue
+		}
 		fmt.Fprintf(&batch, "link set %s mtu %d\n", dev, nic.Segment.MTU())
 		if !nic.Bare {
 			fmt.Fprintf(&batch, "link set %s up\n", dev)

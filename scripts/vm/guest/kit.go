@@ -45,14 +45,18 @@ const (
 	numberedPkg = "ipoibd/scripts/vm/numbered"
 )
 
-// providers are the drivers that libibverbs opens by itself.
-const providers = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so"
+// providers are the drivers of libibverbs for the devices of guests: Soft-RoCE, and HCAs under rdmavt, by their names.
+var providers = []string{"rxe", "hfi1verbs"}
+
+// providerFile is the pattern of a driver's file.
+const providerFile = "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav*.so"
 
 // The files of a kit for each series.
 const (
-	vmlinuxName = "vmlinux"
-	imageName   = "initramfs"
-	releaseName = "release"
+	vmlinuxName    = "vmlinux"
+	imageName      = "initramfs"
+	releaseName    = "release"
+	infiniBandName = "infiniband" // a folder of modules
 )
 
 // makeKit fills a folder with the files that guests boot from: a folder for each
@@ -72,7 +76,7 @@ func makeKit(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := addKernel(filepath.Join(dir, string(series)), dir, k); err != nil {
+		if err := addKernel(ctx, filepath.Join(dir, string(series)), dir, k); err != nil {
 			return err
 		}
 	}
@@ -100,8 +104,10 @@ func check() error {
 	for _, p := range programs {
 		lacks(p.name, p.pkg)
 	}
-	if found, _ := filepath.Glob(providers); len(found) == 0 {
-		errs = append(errs, errors.New("the rxe driver of libibverbs is missing (Debian package ibverbs-providers)"))
+	for _, name := range providers {
+		if found, _ := filepath.Glob(fmt.Sprintf(providerFile, name)); len(found) == 0 {
+			errs = append(errs, fmt.Errorf("the %s driver of libibverbs is missing (Debian package ibverbs-providers)", name))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w: %w", kernel.ErrMissing, err)
@@ -120,7 +126,7 @@ func compile(ctx context.Context, dir, pkg, env string) error {
 }
 
 // addKernel creates the folder of a series.
-func addKernel(into, built string, k kernel.Kernel) error {
+func addKernel(ctx context.Context, into, built string, k kernel.Kernel) error {
 	if err := os.Mkdir(into, 0o755); err != nil {
 		return err
 	}
@@ -128,6 +134,9 @@ func addKernel(into, built string, k kernel.Kernel) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(into, releaseName), []byte(k.Release()), 0o644); err != nil {
+		return err
+	}
+	if err := addInfiniBand(ctx, filepath.Join(into, infiniBandName), k); err != nil {
 		return err
 	}
 	return writeImage(filepath.Join(into, imageName), built, k)
@@ -164,13 +173,15 @@ func writeImage(into, built string, k kernel.Kernel) error {
 func addPrograms(b *image.Builder) error {
 	b.File("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	b.File("/etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))
-	b.File("/etc/libibverbs.d/rxe.driver", 0o644, []byte("driver rxe\n"))
-	drivers, err := filepath.Glob(providers)
-	if err != nil {
-		return err
-	}
-	for _, so := range drivers {
-		b.Program(so, so)
+	for _, name := range providers {
+		b.File("/etc/libibverbs.d/"+name+".driver", 0o644, []byte("driver "+name+"\n"))
+		drivers, err := filepath.Glob(fmt.Sprintf(providerFile, name))
+		if err != nil {
+			return err
+		}
+		for _, so := range drivers {
+			b.Program(so, so)
+		}
 	}
 	for _, p := range programs {
 		from, err := exec.LookPath(p.name)

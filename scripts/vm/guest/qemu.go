@@ -29,7 +29,7 @@ const cpu = "max,-cx16"
 // firstFD is the child's number of the first descriptor in exec.Cmd's ExtraFiles.
 const firstFD = 3
 
-// start starts QEMU, with the channel and the TAPs as descriptors, and the
+// start starts QEMU, with the channel, the TAPs and the wires as descriptors, and the
 // goroutines that read the channel and wait for the end.
 func (g *Guest) start(spec Spec) error {
 	ours, theirs, err := socketPair()
@@ -38,7 +38,11 @@ func (g *Guest) start(spec Spec) error {
 	}
 	files := []*os.File{theirs}
 	for _, nic := range spec.NICs {
-		files = append(files, nic.Segment.Tap())
+		if nic.Wire != nil {
+			files = append(files, nic.Wire)
+		} else {
+			files = append(files, nic.Segment.Tap())
+		}
 	}
 	g.cmd = exec.Command(emulator, g.arguments(spec)...)
 	g.cmd.Stdout, g.cmd.Stderr = &g.errors, &g.errors
@@ -91,6 +95,9 @@ func (g *Guest) arguments(spec Spec) []string {
 func (n NIC) arguments(i int) []string {
 	device := fmt.Sprintf("virtio-net-pci,netdev=nic%d,mac=%s,romfile=", i, newMAC())
 	args := []string{"-netdev", fmt.Sprintf("tap,id=nic%d,fd=%d", i, firstFD+1+i)}
+	if n.Wire != nil {
+		args[1] = fmt.Sprintf("dgram,id=nic%d,local.type=fd,local.str=%d", i, firstFD+1+i)
+	}
 	if n.Bridged {
 		args = append(args, "-device", fmt.Sprintf("pci-bridge,id=bridge%d,chassis_nr=%d", i, i+1))
 		device += fmt.Sprintf(",bus=bridge%d,addr=1", i)

@@ -65,7 +65,7 @@ func tryDownload(ctx context.Context, series Series, root string, progress io.Wr
 	if err := unpack(ctx, work); err != nil {
 		return "", err
 	}
-	return dir, publish(filepath.Join(work, "kernel"), dir, root, series)
+	return dir, publish(filepath.Join(work, "kernel"), dir, inCache(root, series))
 }
 
 // debian is a package in one version.

@@ -75,12 +75,10 @@ func workDir(root string) (string, error) {
 	return dir, nil
 }
 
-// publish gives a finished folder its name and removes the older folders of its
-// series.
-func publish(work, dir, root string, series Series) error {
-	older := inCache(root, series)
-	if err := os.Rename(work, dir); err != nil {
-		return fmt.Errorf("put the kernel into the cache: %w", err)
+// publish gives a finished folder or file its name, and then removes older ones.
+func publish(work, name string, older []string) error {
+	if err := os.Rename(work, name); err != nil {
+		return fmt.Errorf("put %s into the cache: %w", filepath.Base(name), err)
 	}
 	for _, old := range older {
 		if err := os.RemoveAll(old); err != nil {

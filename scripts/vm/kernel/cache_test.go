@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// folder creates a folder of the cache with two modules.
+// folder creates a folder of the cache with three modules.
 func folder(t *testing.T, root, name string, made time.Time) string {
 	t.Helper()
 	dir := filepath.Join(root, name)
-	for _, module := range []string{"01-b.ko", "00-a.ko"} {
-		if err := os.MkdirAll(filepath.Join(dir, "modules"), 0o755); err != nil {
+	for _, module := range []string{"modules/01-b.ko", "modules/00-a.ko", "infiniband/02-c.ko"} {
+		file := filepath.Join(dir, module)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "modules", module), nil, 0o644); err != nil {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +35,7 @@ func TestPublish(t *testing.T) {
 	old := folder(t, root, "linux-image-6.1.0-1-amd64_6.1.5-1_00", time.Now())
 	work := folder(t, root, "making", time.Now())
 	dir := filepath.Join(root, "linux-image-6.1.0-2-amd64_6.1.6-1_00")
-	if err := publish(work, dir, root, "6.1"); err != nil {
+	if err := publish(work, dir, inCache(root, "6.1")); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]bool{other: true, old: false, work: false, dir: true} {
@@ -59,6 +60,9 @@ func TestOpen(t *testing.T) {
 	}
 	if k.Release() != "6.1.0-2-amd64" || len(k.Modules) != 2 || filepath.Base(k.Modules[0]) != "00-a.ko" {
 		t.Errorf("%+v, release %s, want 6.1.0-2-amd64 with modules 00-a.ko and another", k, k.Release())
+	}
+	if k.packageVersion() != "6.1.6-1" || len(k.InfiniBand) != 1 || filepath.Base(k.InfiniBand[0]) != "02-c.ko" {
+		t.Errorf("%+v, version %s, want 6.1.6-1 with the module 02-c.ko for InfiniBand", k, k.packageVersion())
 	}
 }
 

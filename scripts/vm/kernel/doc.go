@@ -8,7 +8,11 @@
 //   - vmlinux, the ELF file within the bzImage (Documentation/arch/x86/boot.rst:
 //     payload_offset, payload_length). QEMU boots it by its PVH entry, without
 //     firmware, in half the time;
-//   - the modules that guests need, unpacked, in loading order.
+//   - the modules that guests need, unpacked, in loading order;
+//   - those for InfiniBand, in the same way, which only some tests load.
+//
+// [BuildModule] compiles a module that Debian does not have with Debian's headers for the kernel, which the cache also
+// holds, unpacked, 90 MB for each series. The module is cached by its source.
 //
 // The archive drops old versions, so this package names no version. If the download
 // fails, it updates the package lists once and retries; if that fails too, it uses
@@ -16,5 +20,5 @@
 //
 // A folder of the cache is named after package, version and list of modules. It is
 // complete when it appears (by rename); older folders of the series are then
-// removed. A lock prevents two test runs from downloading the same kernel.
+// removed. The same holds for headers and for compiled modules. A lock prevents two test runs from downloading the same kernel.
 package kernel

@@ -26,6 +26,9 @@ type Kernel struct {
 	Series  Series
 	Vmlinux string   // path of the ELF file
 	Modules []string // paths of the modules, each after the ones it needs
+	// InfiniBand are the paths of the modules for an InfiniBand HCA under rdmavt and for the kernel's IPoIB,
+	// which need Modules, in the same order.
+	InfiniBand []string
 }
 
 // Get returns the newest kernel of a series. If the cache lacks it, Get downloads
@@ -64,24 +67,39 @@ func newest(ctx context.Context, series Series, root string, progress io.Writer)
 // open reads a folder of the cache.
 func open(series Series, dir string) (Kernel, error) {
 	k := Kernel{Series: series, Vmlinux: filepath.Join(dir, "vmlinux")}
-	entries, err := os.ReadDir(filepath.Join(dir, "modules"))
-	if err != nil {
-		return Kernel{}, fmt.Errorf("read the kernel in the cache: %w", err)
-	}
-	for _, e := range entries { // sorted, because the names begin with numbers
-		k.Modules = append(k.Modules, filepath.Join(dir, "modules", e.Name()))
+	for folder, list := range map[string]*[]string{modulesDir: &k.Modules, infiniBandDir: &k.InfiniBand} {
+		entries, err := os.ReadDir(filepath.Join(dir, folder))
+		if err != nil {
+			return Kernel{}, fmt.Errorf("read the kernel in the cache: %w", err)
+		}
+		for _, e := range entries { // sorted, because the names begin with numbers
+			*list = append(*list, filepath.Join(dir, folder, e.Name()))
+		}
 	}
 	return k, nil
 }
 
 // Release returns the version that uname prints, from the folder's name.
 func (k Kernel) Release() string {
-	name, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Vmlinux)), "_")
+	name, _, _ := strings.Cut(k.folder(), "_")
 	return strings.TrimPrefix(name, prefix)
 }
 
-// inCache lists the folders of a series, newest first.
-func inCache(root string, series Series) []string {
+// packageVersion returns the version of the kernel's package, from the folder's name.
+func (k Kernel) packageVersion() string {
+	_, rest, _ := strings.Cut(k.folder(), "_")
+	version, _, _ := strings.Cut(rest, "_")
+	return version
+}
+
+// folder returns the name of the kernel's folder in the cache.
+func (k Kernel) folder() string { return filepath.Base(filepath.Dir(k.Vmlinux)) }
+
+// inCache lists the folders with kernels of a series, newest first.
+func inCache(root string, series Series) []string { return inFolder(root, prefix, series) }
+
+// inFolder lists the folders of a series with a prefix, newest first.
+func inFolder(root, prefix string, series Series) []string {
 	dirs, _ := filepath.Glob(filepath.Join(root, prefix+string(series)+".*_*"))
 	slices.SortFunc(dirs, func(a, b string) int { return modified(b).Compare(modified(a)) })
 	return dirs

@@ -22,13 +22,22 @@ var wanted = []string{
 	"tcp_diag", "udp_diag", // ss
 }
 
+// infiniBand are the modules that tests on an InfiniBand subnet load in addition.
+var infiniBand = []string{"rdmavt", "ib_ipoib"}
+
+// The folders of a kernel with these modules.
+const (
+	modulesDir    = "modules"
+	infiniBandDir = "infiniband"
+)
+
 // wantedHash distinguishes lists of modules.
 func wantedHash() string {
-	sum := sha256.Sum256([]byte(strings.Join(wanted, " ")))
+	sum := sha256.Sum256([]byte(strings.Join(wanted, " ") + "\n" + strings.Join(infiniBand, " ")))
 	return fmt.Sprintf("%x", sum[:4])
 }
 
-// extractModules writes the wanted modules of an unpacked package into a folder, as
+// extractModules writes the modules of an unpacked package into the folders of a kernel, as
 // 00-name.ko and so on, in loading order.
 func extractModules(ctx context.Context, tree, release, into string) error {
 	if _, err := command(ctx, "", "depmod", "--basedir", tree, release); err != nil {
@@ -43,16 +52,25 @@ func extractModules(ctx context.Context, tree, release, into string) error {
 	if err != nil {
 		return err
 	}
-	order, err := loadOrder(wanted, parseDeps(string(dep)), parseBuiltin(string(builtin)))
+	modules, isBuiltin := parseDeps(string(dep)), parseBuiltin(string(builtin))
+	first, err := loadOrder(wanted, modules, isBuiltin)
 	if err != nil {
 		return err
 	}
-	for i, path := range order {
+	all, err := loadOrder(slices.Concat(wanted, infiniBand), modules, isBuiltin)
+	if err != nil {
+		return err
+	}
+	for i, path := range all { // begins with first
+		folder := modulesDir
+		if i >= len(first) {
+			folder = infiniBandDir
+		}
 		data, err := os.ReadFile(filepath.Join(base, path))
 		if err != nil {
 			return err
 		}
-		file := filepath.Join(into, fmt.Sprintf("%02d-%s.ko", i, moduleName(path)))
+		file := filepath.Join(into, folder, fmt.Sprintf("%02d-%s.ko", i, moduleName(path)))
 		if err := decompress(ctx, data, file); err != nil {
 			return err
 		}

@@ -22,10 +22,12 @@ func unpack(ctx context.Context, work string) error {
 		return err
 	}
 	into := filepath.Join(work, "kernel")
-	if err := os.MkdirAll(filepath.Join(into, "modules"), 0o755); err != nil {
-		return err
+	for _, folder := range []string{modulesDir, infiniBandDir} {
+		if err := os.MkdirAll(filepath.Join(into, folder), 0o755); err != nil {
+			return err
+		}
 	}
-	if err := extractModules(ctx, tree, filepath.Base(release), filepath.Join(into, "modules")); err != nil {
+	if err := extractModules(ctx, tree, filepath.Base(release), into); err != nil {
 		return err
 	}
 	image, err := only(filepath.Join(tree, "boot", "vmlinuz-*"))

@@ -1,0 +1,165 @@
+package sm
+
+import (
+	"slices"
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/scripts/vm/ibwire"
+)
+
+// broadcast is the IPv4 broadcast group of the default partition, which DefaultPartitions creates (RFC 4391, section 4).
+var broadcast = Group{MGID: mgid("ff12:401b:ffff::ffff:ffff"), PKey: 0xffff, Scope: 2}
+
+// private is a group that a test creates with a join.
+var private = Group{MGID: mgid("ff12:401b:ffff::1"), PKey: 0xffff, QKey: 0xb1b, MTU: 4, Rate: 7, Scope: 2}
+
+// A host that joins a group at OpenSM gets the group's packets, and one that has not joined or has left does not. The
+// members are those in the table that OpenSM writes.
+func TestMembershipsDecide(t *testing.T) {
+	s := Start(t, Spec{Hosts: 3})
+	hosts := []*Host{s.NewHost(0), s.NewHost(1), s.NewHost(2)}
+	g := s.askOverWire(hosts[0], 0, methodSet, private)
+	if !ibwire.IsMulticast(g.MLID) || g.QKey != private.QKey || g.MTU != private.MTU {
+		t.Fatalf("joined %+v, want a group with an MLID and the Q_Key and MTU of %+v", g, private)
+	}
+	s.WaitMembers(g.MLID, 0)
+	s.Join(1, broadcast) // another group
+	s.Join(2, private)
+	s.WaitMembers(g.MLID, 0, 2)
+
+	s.sendGroup(hosts[0], 0, &g, "to members")
+	if got := hosts[2].Receive(); string(got.Payload) != "to members" || got.DGID != g.MGID || got.SLID != s.Port(0).LID {
+		t.Errorf("host 2 received %+v", got)
+	}
+	s.Leave(2, g)
+	s.WaitMembers(g.MLID, 0)
+	s.sendGroup(hosts[0], 0, &g, "to nobody")
+	s.sendUnicast(hosts[0], 0, 1, "afterwards")
+	s.sendUnicast(hosts[0], 0, 2, "afterwards")
+	for i, h := range hosts[1:] {
+		if got := h.Receive(); string(got.Payload) != "afterwards" {
+			t.Errorf("host %d received %q, want the packet sent to it afterwards", i+1, got.Payload)
+		}
+	}
+	if c := s.Counters(0); c.Drops[DropNoMember] != 1 || c.Sent != 5 || c.PKeys[0xffff] != 5 || c.Requests != 1 || c.Answers != 1 {
+		t.Errorf("counters of host 0: %+v, want 5 packets sent, 1 of them a request, 1 without a member", c)
+	}
+	if c := s.Counters(2); c.Received != 2 || c.Multicast != 1 {
+		t.Errorf("counters of host 2: %+v, want 2 packets received, 1 of them to a group", c)
+	}
+}
+
+// askOverWire joins a group by packets on the wire, with a transaction ID whose upper bits must survive.
+func (s *Subnet) askOverWire(h *Host, i int, method byte, g Group) Group {
+	s.tb.Helper()
+	const tid = 0xfedc_0000_0000_0001
+	port := s.Port(i)
+	h.Send(&ibwire.Packet{
+		SLID: port.LID, DLID: port.SMLID, PKey: 0xffff, DestQPN: qpGeneral, SrcQPN: 77, QKey: qkeyGS,
+		Payload: joinRequest(tid, method, &g, s.GID(i)),
+	})
+	p := h.Receive()
+	if len(p.Payload) != madLen || tidOf(p.Payload) != tid || p.DestQPN != 77 || p.SrcQPN != qpGeneral || p.DLID != port.LID || p.SLID != port.SMLID {
+		s.tb.Fatalf("answer %+v, want one to transaction %#x of QP 77", p, uint64(tid))
+	}
+	if statusOf(p.Payload) != 0 || p.Payload[offMethod] != responseMethod(method) {
+		s.tb.Fatalf("answer with method %#x and status %#x", p.Payload[offMethod], statusOf(p.Payload))
+	}
+	return parseGroup(p.Payload)
+}
+
+func (s *Subnet) sendGroup(h *Host, i int, g *Group, text string) {
+	s.tb.Helper()
+	h.Send(&ibwire.Packet{
+		SLID: s.Port(i).LID, DLID: g.MLID, Global: true, SGID: s.GID(i), DGID: g.MGID, PKey: g.PKey,
+		DestQPN: hca.QPNMulticast, SrcQPN: 77, QKey: g.QKey, Payload: []byte(text),
+	})
+}
+
+func (s *Subnet) sendUnicast(h *Host, from, to int, text string) {
+	s.tb.Helper()
+	h.Send(&ibwire.Packet{SLID: s.Port(from).LID, DLID: s.Port(to).LID, PKey: 0xffff, DestQPN: 78, SrcQPN: 77, QKey: 1, Payload: []byte(text)})
+}
+
+// A host learns of its port: all events of a port that comes up, and later those that follow from changes.
+func TestPortFollowsTheSubnetManager(t *testing.T) {
+	s := Start(t, Spec{Hosts: 2})
+	h := s.NewHost(0)
+	h.Hello()
+	up := s.awaitControl(h, func(c ibwire.Control) bool { return c.State == hca.PortActive })
+	if up.LID == 0 || up.SMLID == 0 || up.LID == up.SMLID || up.MTU != defaultMTU || up.Prefix != 0xfe80<<48 || !slices.Contains(up.PKeys[:], 0xffff) {
+		t.Fatalf("port %+v, want LIDs, MTU 2048, the default prefix and partition", up)
+	}
+	if want := ibwire.PortActive | ibwire.LIDChange | ibwire.SMChange | ibwire.PKeyChange | ibwire.GIDChange; up.Events&want != want {
+		t.Errorf("events %#x, want %#x", up.Events, want)
+	}
+	s.Unlink(0)
+	if down := s.awaitControl(h, func(c ibwire.Control) bool { return c.State != hca.PortActive }); down.Events&ibwire.PortErr == 0 {
+		t.Errorf("events %#x of the port's failure, want %#x", down.Events, ibwire.PortErr)
+	}
+	s.sendUnicast(h, 0, 1, "lost")
+	s.Relink(0)
+	if again := s.awaitControl(h, func(c ibwire.Control) bool { return c.State == hca.PortActive }); again.LID != up.LID || again.Events&ibwire.PortActive == 0 {
+		t.Errorf("after the failure: LID %d, events %#x, want LID %d and %#x", again.LID, again.Events, up.LID, ibwire.PortActive)
+	}
+	if c := s.Counters(0); c.Drops[DropPortDown] != 1 {
+		t.Errorf("counters %+v, want one packet dropped because the port was down", c)
+	}
+	s.ChangeLID(0, up.LID+33)
+	if moved := s.awaitControl(h, func(c ibwire.Control) bool { return c.LID == up.LID+33 }); moved.Events != ibwire.LIDChange {
+		t.Errorf("events of a new LID: %#x, want %#x", moved.Events, ibwire.LIDChange)
+	}
+	s.Raise(0, ibwire.ClientReregister)
+	s.awaitControl(h, func(c ibwire.Control) bool { return c.Events&ibwire.ClientReregister != 0 })
+}
+
+// awaitControl waits for a control frame that satisfies a condition.
+func (s *Subnet) awaitControl(h *Host, ok func(ibwire.Control) bool) ibwire.Control {
+	s.tb.Helper()
+	for {
+		if c := h.Control(); ok(c) {
+			return c
+		}
+	}
+}
+
+// A restarted subnet manager has forgotten the members, and its answers arrive again.
+func TestRestartedSubnetManager(t *testing.T) {
+	s := Start(t, Spec{Hosts: 2})
+	g := s.Join(0, private)
+	s.WaitMembers(g.MLID, 0)
+	s.RestartSM(false)
+	s.WaitMembers(g.MLID)
+	s.WaitState(0, hca.PortActive)
+	again := s.Join(0, private)
+	s.WaitMembers(again.MLID, 0)
+}
+
+// Faults of requests: lost ones have no answer, and busy ones are answered by the switch.
+func TestFaultsOfRequests(t *testing.T) {
+	s := Start(t, Spec{Hosts: 1})
+	h := s.NewHost(0)
+	port := s.Port(0)
+	ask := func(tid uint64) {
+		h.Send(&ibwire.Packet{
+			SLID: port.LID, DLID: port.SMLID, PKey: 0xffff, DestQPN: qpGeneral, SrcQPN: 77, QKey: qkeyGS,
+			Payload: joinRequest(tid, methodSet, &broadcast, s.GID(0)),
+		})
+	}
+	s.SetFaults(Faults{Drop: 50, Busy: 1})
+	ask(1) // answered with busy
+	ask(2) // lost
+	ask(3) // relayed
+	for _, want := range []struct {
+		tid    uint64
+		status uint16
+	}{{1, statusBusy}, {3, 0}} {
+		if p := h.Receive(); tidOf(p.Payload) != want.tid || statusOf(p.Payload) != want.status {
+			t.Errorf("answer to transaction %d with status %#x, want %+v", tidOf(p.Payload), statusOf(p.Payload), want)
+		}
+	}
+	if c := s.Counters(0); c.Drops[DropFault] != 1 || c.Requests != 1 || c.Answers != 2 {
+		t.Errorf("counters %+v, want one request lost, one relayed, two answers", c)
+	}
+}

@@ -12,7 +12,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	bare := func(d hca.Device) hca.Device { return d }
-	for _, u := range []verbstest.Underlay{verbstest.IPv6, verbstest.IPv4} {
+	for _, u := range verbstest.Underlays(t) {
 		t.Run(u.Name, func(t *testing.T) { hcatest.Run(t, u.Harness(t, bare)) })
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"ipoibd/scripts/vm/ibwire"
 )
 
 // callLimit bounds how long ibsim takes to answer, on a machine that is busy with guests. It answers within a
@@ -100,7 +102,7 @@ func (c *client) query(attr uint16, modifier uint32) ([]byte, error) {
 	var e envelope
 	for range queryTries {
 		c.lastTID++
-		ask := envelope{dlid: 0xffff, destQP: qpSubnet, fromQP: qpSubnet, mad: getFromSwitch(c.lastTID, attr, modifier)}
+		ask := envelope{dlid: ibwire.Permissive, slid: ibwire.Permissive, destQP: qpSubnet, fromQP: qpSubnet, mad: getFromSwitch(c.lastTID, attr, modifier)}
 		if err := c.send(&ask); err != nil {
 			return nil, fmt.Errorf("query the switch: %w", err)
 		}

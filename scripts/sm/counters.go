@@ -9,6 +9,7 @@ import (
 // Counters count what happened on a port of the switch. "Sent" and "received" are from the host's point of view.
 type Counters struct {
 	Sent      int // packets from the host
+	Global    int // of those, packets with a GRH that are not for a group
 	Received  int // packets to the host
 	Multicast int // of those, packets to groups
 	Requests  int // of the packets sent, those relayed to ibsim

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"ipoibd/hca"
 )
@@ -39,6 +40,14 @@ const (
 	attrLinear     = 0x0019
 	attrMulticast  = 0x001b
 )
+
+// statusError is a status of the SA that is not success (IBA 15.2.1.2).
+type statusError uint16
+
+// saInvalid means that the request is not valid, for example that the member does not exist.
+const saInvalid statusError = 0x0200
+
+func (e statusError) Error() string { return fmt.Sprintf("status %#04x of the SA", uint16(e)) }
 
 // The management queue pairs (IBA 13.5.1) and the Q_Key of the general one.
 const (
@@ -87,8 +96,9 @@ const (
 	recJoinState = 48 // scope 4 bits, state 4
 	recLen       = 52
 
-	// The components that name a group, its member and the P_Key, and those with which a join also creates the group:
+	// The components that name a group, those that also name its member and the P_Key, and those with which a join also creates the group:
 	// Q_Key, MTU, traffic class, rate, SL, flow label and hop limit.
+	maskMGID   = 0x1
 	maskJoin   = 0x10083
 	maskCreate = 0x173f7
 
@@ -108,16 +118,23 @@ type Group struct {
 	Scope uint8 // 4 bits
 }
 
+// groupRequest returns a request for a group.
+func groupRequest(mgid hca.GID) []byte {
+	mad := make([]byte, madLen)
+	mad[0], mad[offClass], mad[2], mad[offMethod] = 1, classSA, saVersion, methodGet
+	binary.BigEndian.PutUint16(mad[offAttr:], attrMCMember)
+	binary.BigEndian.PutUint64(mad[offMask:], maskMGID)
+	copy(mad[offRecord+recMGID:], mgid[:])
+	return mad
+}
+
 // joinRequest returns a request of a port to join a group as a full member, or to leave it. With a Q_Key the join
 // creates the group if it does not exist.
-func joinRequest(tid uint64, method byte, g *Group, port hca.GID) []byte {
-	mad := make([]byte, madLen)
-	mad[0], mad[offClass], mad[2], mad[offMethod] = 1, classSA, saVersion, method
-	setTID(mad, tid)
-	binary.BigEndian.PutUint16(mad[offAttr:], attrMCMember)
+func joinRequest(method byte, g *Group, port hca.GID) []byte {
+	mad := groupRequest(g.MGID)
+	mad[offMethod] = method
 	mask := uint64(maskJoin)
 	rec := mad[offRecord:]
-	copy(rec[recMGID:], g.MGID[:])
 	copy(rec[recPortGID:], port[:])
 	binary.BigEndian.PutUint16(rec[recPKey:], uint16(g.PKey))
 	rec[recJoinState] = g.Scope<<4 | fullJoin

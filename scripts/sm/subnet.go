@@ -238,7 +238,17 @@ func (s *Subnet) eventually(what string, ok func() bool) {
 // returns the group as the SA knows it.
 func (s *Subnet) Join(i int, g Group) Group {
 	s.tb.Helper()
-	out, err := s.member(i, methodSet, g, s.GID(i))
+	out, err := s.group(i, joinRequest(methodSet, &g, s.GID(i)))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return out
+}
+
+// Group returns a group as the SA knows it, asked by host 0.
+func (s *Subnet) Group(mgid hca.GID) Group {
+	s.tb.Helper()
+	out, err := s.group(0, groupRequest(mgid))
 	if err != nil {
 		s.tb.Fatal(err)
 	}
@@ -248,7 +258,7 @@ func (s *Subnet) Join(i int, g Group) Group {
 // Leave ends the membership of a host's port.
 func (s *Subnet) Leave(i int, g Group) {
 	s.tb.Helper()
-	if _, err := s.member(i, methodDelete, g, s.GID(i)); err != nil {
+	if _, err := s.group(i, joinRequest(methodDelete, &g, s.GID(i))); err != nil {
 		s.tb.Fatal(err)
 	}
 }

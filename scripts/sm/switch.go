@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca"
 	"ipoibd/scripts/vm/ibwire"
 )
 
@@ -195,6 +194,9 @@ func (s *Switch) handlePacket(h *host, body []byte) {
 	}
 	h.counters.Sent++
 	h.counters.PKeys[p.PKey]++
+	if p.Global && !ibwire.IsMulticast(p.DLID) {
+		h.counters.Global++
+	}
 	v := forward(&s.tables, s.ports, h.number, &p)
 	for _, out := range v.out {
 		s.queue(s.hosts[out-firstPort], ibwire.Frame(ibwire.TypePacket, body), ibwire.IsMulticast(p.DLID))
@@ -370,38 +372,50 @@ func (s *Switch) Raise(i int, events ibwire.Events) {
 	s.hosts[i].raised |= events
 }
 
-// errSilent means that the SA has not answered.
-var errSilent = errors.New("the SA has not answered")
+// Reasons why there is no answer of the SA.
+var (
+	errSilent   = errors.New("the SA has not answered")
+	errReturned = errors.New("the request could not be delivered to the SA")
+)
 
-// askSA sends a request to the SA in the name of a host, and returns the answer. Only time bounds the wait.
+// askInterval is how often a request to the SA is sent until it is answered: ibsim loses those to a subnet manager that
+// it has not yet noticed to have ended.
+const askInterval = time.Second
+
+// askSA sends a request to the SA in the name of a host, and returns the answer.
 func (s *Switch) askSA(i int, mad []byte) ([]byte, error) {
 	reply := make(chan []byte, 1)
 	tid := rand.Uint64() & tidMask
 	setTID(mad, tid)
-	s.mu.Lock()
-	h := s.hosts[i]
-	h.relay.add(request{tid: tid, reply: reply})
-	err := h.client.send(&envelope{dlid: h.control.SMLID, destQP: qpGeneral, fromQP: qpGeneral, mad: [madLen]byte(mad)})
-	s.mu.Unlock()
-	if err != nil {
-		return nil, err
+	for range callLimit / askInterval {
+		s.mu.Lock()
+		h := s.hosts[i]
+		h.relay.add(request{tid: tid, reply: reply})
+		err := h.client.send(&envelope{dlid: h.control.SMLID, destQP: qpGeneral, fromQP: qpGeneral, mad: [madLen]byte(mad)})
+		s.mu.Unlock()
+		if err != nil {
+			return nil, fmt.Errorf("ask the SA: %w", err)
+		}
+		select {
+		case answer := <-reply:
+			if answer == nil {
+				return nil, errReturned
+			}
+			return answer, nil
+		case <-time.After(askInterval):
+		}
 	}
-	select {
-	case answer := <-reply:
-		return answer, nil
-	case <-time.After(callLimit):
-		return nil, errSilent
-	}
+	return nil, errSilent
 }
 
-// member joins or leaves a group in the name of a host.
-func (s *Switch) member(i int, method byte, g Group, port hca.GID) (Group, error) {
-	answer, err := s.askSA(i, joinRequest(0, method, &g, port))
+// group sends a request about a group in the name of a host.
+func (s *Switch) group(i int, request []byte) (Group, error) {
+	answer, err := s.askSA(i, request)
 	if err != nil {
 		return Group{}, err
 	}
-	if status := statusOf(answer); status != 0 {
-		return Group{}, fmt.Errorf("method %#x on group %v: status %#04x of the SA", method, g.MGID, status)
+	if status := statusError(statusOf(answer)); status != 0 {
+		return Group{}, fmt.Errorf("method %#x on group %v: %w", request[offMethod], parseGroup(request).MGID, status)
 	}
 	return parseGroup(answer), nil
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,26 +15,45 @@ import (
 	"ipoibd/hca/verbs"
 )
 
-// The environment variables that name the two devices.
+// The environment variables that name the two devices, and a group on InfiniBand.
 const (
-	EnvA = "TEST_IPOIBD_VERBS_A"
-	EnvB = "TEST_IPOIBD_VERBS_B"
+	EnvA    = "TEST_IPOIBD_VERBS_A"
+	EnvB    = "TEST_IPOIBD_VERBS_B"
+	EnvMGID = "TEST_IPOIBD_VERBS_MGID"
+	EnvMLID = "TEST_IPOIBD_VERBS_MLID" // decimal
 )
 
-// Underlay is an IP version, with a multicast group.
+// Underlay is an IP version or InfiniBand, with a multicast group.
 type Underlay struct {
 	Name  string
+	kind  hca.GIDType
 	v4    bool
 	group hca.GID
+	mlid  uint16
 }
 
 func gid(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
 
 // The underlays of RoCE v2.
 var (
-	IPv6 = Underlay{"IPv6", false, gid("ff12:401b:ffff::ffff:ffff")}
-	IPv4 = Underlay{"IPv4", true, gid("239.1.2.3")}
+	IPv6 = Underlay{Name: "IPv6", kind: hca.GIDTypeRoCEv2, group: gid("ff12:401b:ffff::ffff:ffff")}
+	IPv4 = Underlay{Name: "IPv4", kind: hca.GIDTypeRoCEv2, v4: true, group: gid("239.1.2.3")}
 )
+
+// Underlays returns those of the devices: both IP versions, or InfiniBand.
+func Underlays(t testing.TB) []Underlay {
+	t.Helper()
+	if os.Getenv(EnvMGID) == "" {
+		return []Underlay{IPv6, IPv4}
+	}
+	u := Underlay{Name: "InfiniBand", kind: hca.GIDTypeIB, group: gid(os.Getenv(EnvMGID))}
+	mlid, err := strconv.ParseUint(os.Getenv(EnvMLID), 10, 16)
+	if err != nil {
+		t.Fatalf("%s: %v", EnvMLID, err)
+	}
+	u.mlid = uint16(mlid)
+	return []Underlay{u}
+}
 
 // Harness returns the harness for the conformance suite on the devices, each wrapped by
 // wrap.
@@ -47,16 +67,18 @@ func (u Underlay) Harness(t testing.TB, wrap func(hca.Device) hca.Device) hcates
 	}
 	return hcatest.Harness{
 		Open:     func(t *testing.T) (a, b hcatest.Host) { return open(t, EnvA), open(t, EnvB) },
-		Features: features(t, u.group),
+		Features: u.features(t),
 	}
 }
 
-// features are those observed of rxe on Linux 6.1 and 6.12.
-func features(t testing.TB, group hca.GID) hcatest.Features {
-	old := strings.HasPrefix(kernel(t), "6.1.")
-	return hcatest.Features{
-		MGID: group, SendErrorFlushes: !old, ShortRecvIsErr: old, OwnGroupLoops: true, ChecksProtection: true,
+// features are those observed of rxe, and of rdmavt on InfiniBand, on Linux 6.1 and 6.12.
+func (u Underlay) features(t testing.TB) hcatest.Features {
+	f := hcatest.Features{MGID: u.group, MLID: u.mlid, OwnGroupLoops: true, ChecksProtection: true}
+	if u.kind == hca.GIDTypeRoCEv2 {
+		old := strings.HasPrefix(kernel(t), "6.1.")
+		f.SendErrorFlushes, f.ShortRecvIsErr = !old, old
 	}
+	return f
 }
 
 func kernel(t testing.TB) string {
@@ -76,8 +98,14 @@ func (u Underlay) Host(t testing.TB, env string) hcatest.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h := hcatest.Host{Dev: dev, Port: 1, SGIDIndex: u.index(t, port.GIDs), DLID: port.LID}
+	if u.kind == hca.GIDTypeIB {
+		h.SetLink = netdev{t: t, name: wireOf(t, os.Getenv(env))}.setUp
+		return h
+	}
 	n := netdev{t: t, name: netdevOf(t, os.Getenv(env))}
-	return hcatest.Host{Dev: dev, Port: 1, SGIDIndex: u.index(t, port.GIDs), SetLink: n.setUp, AddGID: n.addAddr}
+	h.SetLink, h.AddGID = n.setUp, n.addAddr
+	return h
 }
 
 // Open opens the device that a variable names. The caller must close it.
@@ -97,7 +125,7 @@ func Open(t testing.TB, env string) hca.Device {
 func (u Underlay) index(t testing.TB, gids []hca.GIDEntry) int {
 	t.Helper()
 	for i, g := range gids {
-		if !g.GID.IsZero() && g.Type == hca.GIDTypeRoCEv2 && g.GID.Addr().Is4() == u.v4 {
+		if !g.GID.IsZero() && g.Type == u.kind && g.GID.Addr().Is4() == u.v4 {
 			return i
 		}
 	}
@@ -113,4 +141,14 @@ func netdevOf(t testing.TB, device string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(text))
+}
+
+// wireOf returns the name of the netdev that carries the packets of an InfiniBand HCA.
+func wireOf(t testing.TB, device string) string {
+	t.Helper()
+	entries, err := os.ReadDir(path.Join("/sys/class/infiniband", device, "device/net"))
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("netdevs of %s: %v, %v, want one", device, entries, err)
+	}
+	return entries[0].Name()
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,14 +33,22 @@ func TestBinary(tb testing.TB, pkg string, flags ...string) string {
 // because the guest must have everything that tests need.
 func (g *Guest) RunTests(t *testing.T, binary string, limit time.Duration, env []string, args ...string) {
 	t.Helper()
+	g.RunTestsExcept(t, binary, limit, env, nil, args...)
+}
+
+// RunTestsExcept is RunTests with tests that must fail in the guest, by name, with the reason. One that passes or does not
+// run fails, so the exceptions stay exact.
+func (g *Guest) RunTestsExcept(t *testing.T, binary string, limit time.Duration, env []string, except map[string]string, args ...string) {
+	t.Helper()
 	const path = "/run/go.test"
 	g.PutFile(path, binary)
 	start := time.Now()
 	run := []string{"-test.v=test2json", "-test.timeout=" + limit.String()}
 	p := g.StartEnv(env, path, append(run, args...)...)
 	result := p.Wait(limit + runLimit)
-	failed := reportTests(t, parseTests(t, p.Stdout()))
-	if !result.OK() && !failed {
+	tests := parseTests(t, p.Stdout())
+	failed := reportTests(t, tests, except)
+	if !result.OK() && !failed && len(except) == 0 {
 		t.Errorf("the test binary in the guest failed: %v\n%s\n%s", result, tail([]byte(p.Stdout())), p.Stderr())
 	} else if !result.OK() {
 		t.Logf("the test binary in the guest ended: %v\n%s", result, p.Stderr()) // the standard error shows a crash
@@ -101,20 +111,37 @@ func (o *outcome) step(e event) {
 }
 
 // reportTests runs a subtest for each test in the guest, and returns true if one
-// failed.
-func reportTests(t *testing.T, tests []*outcome) (failed bool) {
+// failed that was not an exception.
+func reportTests(t *testing.T, tests []*outcome, except map[string]string) (failed bool) {
 	t.Helper()
 	if len(tests) == 0 {
 		t.Error("no test ran in the guest")
 	}
+	missing := maps.Clone(except)
 	for _, o := range tests {
+		reason := except[o.name]
+		delete(missing, o.name)
 		ok := t.Run(o.name, func(t *testing.T) {
 			t.Log(o.output.String())
-			if o.action != "pass" {
-				t.Errorf("in the guest: %s", cmp.Or(o.action, "never ended"))
+			if problem := o.judge(reason); problem != "" {
+				t.Errorf("in the guest: %s", problem)
 			}
 		})
 		failed = failed || !ok
 	}
-	return failed
+	for name, reason := range missing {
+		t.Errorf("%s did not run in the guest, where it should fail: %s", name, reason)
+	}
+	return failed || len(missing) > 0
+}
+
+// judge returns what is wrong with an outcome, or an empty text. An exception has a reason, and must fail.
+func (o *outcome) judge(reason string) string {
+	switch {
+	case reason == "" && o.action != "pass":
+		return cmp.Or(o.action, "never ended")
+	case reason != "" && o.action != "fail":
+		return fmt.Sprintf("%s, should fail: %s", cmp.Or(o.action, "never ended"), reason)
+	}
+	return ""
 }

@@ -38,6 +38,23 @@ panic: test timed out
 	}
 }
 
+// An exception must fail, any other test must pass, and the end of a binary that crashed is no failure of an exception.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct{ action, reason, want string }{
+		{"pass", "", ""},
+		{"fail", "", "fail"},
+		{"skip", "", "skip"},
+		{"", "", "never ended"},
+		{"fail", "its way", ""},
+		{"pass", "its way", "pass, should fail: its way"},
+		{"", "its way", "never ended, should fail: its way"},
+	} {
+		if got := (&outcome{action: c.action}).judge(c.reason); got != c.want {
+			t.Errorf("outcome %q with reason %q: %q, want %q", c.action, c.reason, got, c.want)
+		}
+	}
+}
+
 func TestParseNoTests(t *testing.T) {
 	if tests := parseTests(t, "/run/go.test: error while loading shared libraries\n"); len(tests) != 0 {
 		t.Errorf("%d tests in the output of a failed start, want none", len(tests))

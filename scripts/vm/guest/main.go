@@ -49,8 +49,8 @@ func offerKit(dir string) error {
 	return os.Setenv(kitEnv, dir)
 }
 
-// Enter is nstest.Enter for tests with guests.
-func Enter(t *testing.T) bool {
+// Require skips a test with guests if they are not available; with CI=true in the environment the test fails.
+func Require(t *testing.T) {
 	t.Helper()
 	if missing := os.Getenv(missingEnv); missing != "" {
 		if os.Getenv("CI") == "true" {
@@ -61,6 +61,12 @@ func Enter(t *testing.T) bool {
 	if os.Getenv(kitEnv) == "" {
 		t.Fatal("no kit: TestMain must call guest.Main")
 	}
+}
+
+// Enter is nstest.Enter for tests with guests. It calls Require.
+func Enter(t *testing.T) bool {
+	t.Helper()
+	Require(t)
 	return nstest.EnterAlone(t)
 }
 

@@ -1,0 +1,9 @@
+// Package infiniband holds the tests of guests on an InfiniBand subnet: the HCA of package ibwire under the kernel's
+// RDMA stack, the switch and the OpenSM of package sm. `make test-vm` runs them.
+//
+// The wires of the guests are sockets, so the tests need neither network namespaces nor root, and take no lock of this
+// machine's network.
+//
+// [TestKernelIPoIB] shows that the subnet works as the kernel expects: its own IPoIB runs on it.
+// [TestConformance] runs the conformance suite of package hcatest on the HCA, by libibverbs.
+package infiniband

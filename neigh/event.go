@@ -178,7 +178,10 @@ type SendHost struct{ Frame []byte }
 
 // FindPath requests the path to a port of the subnet. There is at most one unanswered request for a GID. On RoCE
 // there are none.
-type FindPath struct{ GID hca.GID }
+type FindPath struct {
+	GID   hca.GID
+	Again bool // a path was found, but may have changed: an answer from before does not count
+}
 
 // CreateAH requests a handle for a unicast GID. IDs are never reused.
 type CreateAH struct {

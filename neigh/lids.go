@@ -150,7 +150,7 @@ func (s *lids) find(gid hca.GID) *path {
 	if !p.asked {
 		p.asked = true
 		s.step.stats.PathsAsked++
-		s.step.emit(FindPath{gid})
+		s.step.emit(FindPath{GID: gid, Again: p.lid != 0})
 	}
 	return p
 }

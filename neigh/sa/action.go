@@ -65,7 +65,8 @@ type PathFound struct {
 	Changed bool // it differs from the last PathFound of this key, or is the first
 }
 
-// PathFailed reports that there is no path, or that it is not known.
+// PathFailed reports that there is no path, or that it is not known. If the SA has not answered, a path that was found
+// earlier stays in the cache.
 type PathFailed struct {
 	Key    PathKey
 	Reason Reason

@@ -79,8 +79,8 @@ type PathKey struct {
 // WantPath asks for a path. It is answered by [PathFound], at once from the cache if possible, or by [PathFailed].
 type WantPath struct{ Key PathKey }
 
-// RefreshPath reports that the path may have changed, because packets arrive from another LID or the peer is silent.
-// The client asks for it again, at most once in refreshPause. A path in the cache stays in use until the answer.
+// RefreshPath is WantPath for a path that may have changed, because packets arrive from another LID or the peer is
+// silent. The client asks for it again, at most once in refreshPause, and answers only then.
 type RefreshPath struct{ Key PathKey }
 
 // Tick has no effect but the passing of time; see [Client.NextDeadline].

@@ -12,7 +12,7 @@ import (
 //	known | asked | state
 //	no    | yes   | the first answer is awaited; at its end PathFound or PathFailed
 //	yes   | no    | in use; stale after an event or with age, and then asked for again when it is wanted
-//	yes   | yes   | in use until the answer, which is a PathFound or PathFailed; without an answer it stays stale
+//	yes   | yes   | in use until the answer; without one it stays in use, stale, although PathFailed is reported
 //	no    | no    | refused a moment ago
 type path struct {
 	of    *paths
@@ -83,9 +83,11 @@ func (p *path) unanswered(why Reason) {
 	}
 	p.of.requests.cancel(&p.req)
 	p.of.becomeOther(p)
-	if !p.known {
-		p.fail(why, 0)
+	if p.known {
+		p.of.step.emit(PathFailed{Key: p.key, Reason: why})
+		return
 	}
+	p.fail(why, 0)
 }
 
 // fresh reports whether the path needs no new query.

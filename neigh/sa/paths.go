@@ -50,12 +50,15 @@ func (ps *paths) want(key PathKey) {
 	}
 }
 
-// refresh asks for a path of the cache again, unless that has just been done. One that is not in the cache is not in
-// use, so there is nothing to refresh.
+// refresh asks for a path again. If that has just been done, it answers from the cache.
 func (ps *paths) refresh(key PathKey) {
 	p := ps.byKey[key]
-	if p != nil && ps.port.usable() && p.known && ps.step.now.Sub(p.queued) >= refreshPause {
-		ps.ask(p)
+	if p == nil || !p.known || !ps.port.usable() || p.req.state == requestIdle && ps.step.now.Sub(p.queued) < refreshPause {
+		ps.want(key)
+		return
+	}
+	if !ps.ask(p) {
+		ps.step.emit(PathFailed{Key: key, Reason: ReasonLimit})
 	}
 }
 

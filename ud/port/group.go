@@ -40,12 +40,6 @@ type Route struct {
 	HopLimit  uint8
 }
 
-// Path is the path to a peer on InfiniBand (PathRecord, IBA 15.2.5.16).
-type Path struct {
-	LID uint16
-	Route
-}
-
 // handle returns the data of an address handle with a route.
 func (p Plan) handle(lid uint16, dgid hca.GID, global bool, r Route) hca.AHSpec {
 	ah := hca.AHSpec{Port: p.Port, DLID: lid, SL: r.SL, Rate: r.Rate}
@@ -66,16 +60,19 @@ func (p Plan) Membership(g Group) hca.MulticastGroup {
 
 // PeerAH returns the data of the address handle of a peer. path is zero on Ethernet. On InfiniBand a message has a GRH
 // only if routers carry it: the path then has a hop limit (IBA 8.3.6), and leads to the router.
-func (p Plan) PeerAH(gid hca.GID, path Path) hca.AHSpec {
+func (p Plan) PeerAH(gid hca.GID, path hca.UDPath) hca.AHSpec {
 	if !p.InfiniBand() {
 		return p.handle(0, gid, true, Route{HopLimit: UnicastHops})
 	}
-	return p.handle(path.LID, gid, path.HopLimit > 0 && !sameSubnet(gid, p.GID), path.Route)
+	r := Route{
+		SL: path.SL, Rate: path.Rate, Traffic: path.Traffic, FlowLabel: path.FlowLabel, HopLimit: path.HopLimit,
+	}
+	return p.handle(uint16(path.DLID), gid, path.HopLimit > 0 && !sameSubnet(gid, p.GID), r)
 }
 
 // SelfAH returns the data of the address handle of this port.
 func (p Plan) SelfAH() hca.AHSpec {
-	return p.PeerAH(p.GID, Path{LID: p.LID, Route: Route{SL: p.Broadcast().SL}})
+	return p.PeerAH(p.GID, hca.UDPath{DLID: p.LID, SL: p.Broadcast().SL})
 }
 
 // sameSubnet reports whether two GIDs have the same subnet prefix (IBA 4.1.1).

@@ -67,12 +67,12 @@ func TestPeerAHOnInfiniBand(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gid  hca.GID
-		path Path
+		path hca.UDPath
 		want hca.AHSpec
 	}{
-		{"near", near, Path{5, Route{SL: 1, Rate: 3}}, hca.AHSpec{Port: 1, DLID: 5, SL: 1, Rate: 3}},
-		{"near, with a hop limit", near, Path{5, Route{HopLimit: 64}}, hca.AHSpec{Port: 1, DLID: 5}},
-		{"far", far, Path{6, Route{HopLimit: 64, FlowLabel: 7, Traffic: 2}}, hca.AHSpec{
+		{"near", near, hca.UDPath{DLID: 5, SL: 1, Rate: 3}, hca.AHSpec{Port: 1, DLID: 5, SL: 1, Rate: 3}},
+		{"near, with a hop limit", near, hca.UDPath{DLID: 5, HopLimit: 64}, hca.AHSpec{Port: 1, DLID: 5}},
+		{"far", far, hca.UDPath{DLID: 6, HopLimit: 64, FlowLabel: 7, Traffic: 2}, hca.AHSpec{
 			Port: 1, DLID: 6, Global: true, DGID: far, FlowLabel: 7, HopLimit: 64, Traffic: 2,
 		}},
 	} {

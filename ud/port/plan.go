@@ -44,7 +44,7 @@ type Plan struct {
 	PKey       hca.PKey
 	GIDIndex   int
 	GID        hca.GID
-	LID        uint16        // base LID; 0 on Ethernet
+	LID        hca.LID       // base LID; 0 on Ethernet
 	LMC        uint8         // path bits of LIDs, see [hca.PortAttr]
 	MaxPayload int           // longest UD payload in bytes that peers may send, IPoIB header included
 	Path       hca.PathLimit // that limits what is sent; zero: none
@@ -126,7 +126,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 		PortMTU: attr.MaxMTU,
 	}
 	if attr.LinkLayer == hca.LinkLayerInfiniBand {
-		p.LID, p.LMC = attr.LID, attr.LMC
+		p.LID, p.LMC = hca.LID(attr.LID), attr.LMC
 		return p, p.useJoined(w)
 	}
 	if err := roomy(gid); err != nil {

@@ -79,7 +79,7 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 			if a, err := e.QP.Query(); err != nil || a.State != hca.QPRTS || a.QKey != port.QKey {
 				t.Errorf("QP is %+v, %v", a, err)
 			}
-			if !e.AHs.Create(7, e.Spec.Plan.PeerAH(hca.GIDFromAddr(netip.MustParseAddr("10.0.0.2")), port.Path{})) {
+			if !e.AHs.Create(7, e.Spec.Plan.PeerAH(hca.GIDFromAddr(netip.MustParseAddr("10.0.0.2")), hca.UDPath{})) {
 				t.Error("request for a handle refused")
 			}
 			if r := <-e.AHs.Results(); r.ID != 7 || r.Err != nil {

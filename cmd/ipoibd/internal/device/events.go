@@ -52,6 +52,7 @@ func (o *owner) readEvents(s *Session) {
 		o.log.Log(s.use, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
 		last = ev
 		s.deliver(ev)
+		s.subnets.event(ev)
 		// The users of queue pairs and CQs handle the events of those.
 		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // only events of the device itself
 		case qprecovery.ClassPort:

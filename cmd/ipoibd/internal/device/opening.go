@@ -107,7 +107,7 @@ func (p *opener) session(ctx, running context.Context, gen uint32, want qprecove
 	if err != nil {
 		return opened{}, err
 	}
-	s := newSession(dev, uint64(gen))
+	s := newSession(dev, uint64(gen), p.log)
 	stop := context.AfterFunc(ctx, func() { s.Fail(ctx.Err()) })
 	ports, err := queryPorts(s)
 	if !stop() { // the opening was cancelled
@@ -117,6 +117,7 @@ func (p *opener) session(ctx, running context.Context, gen uint32, want qprecove
 		s.Fail(err) // a failed session can always be closed
 		return opened{}, errors.Join(err, s.Close())
 	}
+	s.subnets.see(ports)
 	a := s.Attr() // the list knows the index
 	id := qprecovery.Identity{
 		NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID,

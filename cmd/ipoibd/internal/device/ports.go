@@ -77,6 +77,7 @@ func (o *owner) checked(s *Session, gen uint32, ports []hca.PortAttr, err error)
 		o.log.Warn("cannot query the ports; retrying", "err", err)
 	case err == nil && o.session == s:
 		o.ports.unqueried = nil
+		s.subnets.see(ports)
 		o.note(o.ports.set(ports, o.cfg.Underlay)...)
 	}
 	o.step(qprecovery.Checked{Gen: gen, Class: class})

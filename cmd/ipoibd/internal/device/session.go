@@ -2,9 +2,11 @@ package device
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 
+	"ipoibd/cmd/ipoibd/internal/subnet"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 )
@@ -16,6 +18,7 @@ type Session struct {
 
 	watching sync.Mutex // held while a watcher is called, so that stop waits for it
 	watchers map[hca.ObjectID]func(hca.AsyncEvent)
+	subnets  subnets
 
 	use    context.Context // ends when the session is retired and has no users, or does not wait for them
 	endUse func()
@@ -25,11 +28,12 @@ type Session struct {
 	retired bool
 }
 
-func newSession(dev *guard.Device, instance uint64) *Session {
+func newSession(dev *guard.Device, instance uint64, log *slog.Logger) *Session {
 	s := &Session{
 		Device:   dev,
 		Instance: instance,
 		watchers: map[hca.ObjectID]func(hca.AsyncEvent){},
+		subnets:  subnets{log: log, ports: map[uint8]*subnet.Port{}},
 	}
 	s.use, s.endUse = context.WithCancel(context.Background())
 	return s
@@ -62,11 +66,12 @@ func (s *Session) Release(who string) {
 // released it. It is idempotent.
 func (s *Session) retire() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.retired = true
 	if len(s.users) == 0 {
 		s.endUse()
 	}
+	s.mu.Unlock()
+	s.subnets.stop()
 }
 
 // abandon stops waiting for the users: their handles become zombies.

@@ -182,7 +182,7 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey)
+	err := Activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey)
 	if err != nil || !rung.Replaces(qprecovery.ScopeQP) {
 		return err
 	}
@@ -258,8 +258,8 @@ func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 	until.add(func() error { stop(); return nil })
 }
 
-// activate moves a queue pair from RESET to RTS.
-func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
+// Activate moves a queue pair from RESET to RTS.
+func Activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 	for _, step := range []struct {
 		attr hca.QPAttr
 		mask hca.QPAttrMask

@@ -92,7 +92,7 @@ func (p *proof) build() (err error) {
 	e.proof.add(qp.Close)
 	// The top bit marks controlled Q_Keys (IBA 10.2.5), which an HCA may refuse.
 	p.to = hca.UDDest{AH: e.self, QPN: qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
-	if err := activate(qp, e.Spec.Plan, p.to.QKey); err != nil {
+	if err := Activate(qp, e.Spec.Plan, p.to.QKey); err != nil {
 		return err
 	}
 	for i, q := range queues {

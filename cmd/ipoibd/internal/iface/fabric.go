@@ -2,6 +2,7 @@ package iface
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -24,6 +25,7 @@ type fabric struct {
 	badClient badClient
 
 	want   port.Want
+	member membership
 	host   hostSide
 	att    *attachment // in use; nil: none
 	coming *attachment // being opened; nil: none
@@ -63,7 +65,13 @@ func (f *fabric) target(view device.View) (to target, err error) {
 		if f.att != nil {
 			want.InUse = f.att.plan.GID
 		}
+		if f.member.session == view.Session {
+			want.Joined = f.member.groups()
+		}
 		to.plan, err = view.Plan(want)
+		if errors.Is(err, port.ErrNoGroup) && f.member.failed != nil {
+			err = fmt.Errorf("%w: %w", err, f.member.failed)
+		}
 	}
 	return to, err
 }

@@ -23,6 +23,7 @@ import (
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/soft/memsubnet"
 	"ipoibd/link"
 	"ipoibd/link/kernel/capsule"
 	"ipoibd/link/linktest"
@@ -230,15 +231,16 @@ type testHost struct {
 	dark   bool   // the netdev is down
 	index  uint32 // of the netdev
 
-	plugged chan struct{}  // has a value when absent changed
-	faults  *faults.Device // of the device that was opened last
-	forever chan struct{}  // closed: verbs that hang forever return
-	verbs   *verbs         // beneath the faults; nil: the bare device
-	refuses bool           // no queue pair can be created
-	mute    atomic.Bool    // its multicast is lost
-	plain   bool           // its device has no optional reports
-	prompt  bool           // its device says that verbs never block, as the software HCA does, so no fault may block them
-	lanes   int            // of its device; 0 means 1
+	plugged chan struct{}   // has a value when absent changed
+	faults  *faults.Device  // of the device that was opened last
+	forever chan struct{}   // closed: verbs that hang forever return
+	verbs   *verbs          // beneath the faults; nil: the bare device
+	refuses bool            // no queue pair can be created
+	mute    atomic.Bool     // its multicast is lost
+	plain   bool            // its device has no optional reports
+	prompt  bool            // its device says that verbs never block, as the software HCA does, so no fault may block them
+	lanes   int             // of its device; 0 means 1
+	port    *memsubnet.Port // of an InfiniBand subnet; nil: the device is on the fabric
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -326,6 +328,9 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	}
 	if err := h.free(); err != nil {
 		return nil, err
+	}
+	if h.port != nil {
+		return h.port.Open(nil)
 	}
 	h.ports = h.fabric.AttachLanes(max(1, h.lanes), h.name, underlayMTU, h.under)
 	h.ports[0].SetUp(!h.dark)

@@ -199,12 +199,13 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	f.fabric = fabric{
 		name: cfg.Name, dev: env.Device, tap: tap, lanes: ls, want: want, onTAP: s.Offloads, qpn: s.QPN,
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
+		member: membership{log: f.log, ready: make(chan struct{}, 1)},
 	}
 	f.rec = recovery{
 		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,
 		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
-	f.nbrs = newNeighbours(f.log, tap, ls, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
+	f.nbrs = newNeighbours(f.log, tap, ls, &f.fabric.member, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
 	if cfg.EBPF {
 		f.programs.attach(env, tap, len(ls.all), f.log)
 	}

@@ -145,6 +145,10 @@ func (ls *lanes) attach(a *attachment, gen uint32) error {
 		l.fetcher = endpoint.NewCaller(a.session, q.Queue, q.RecvCQ)
 		err := l.tx.Attach(l.sender.Queue, l.sender.CQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
+			l.rx.UseGIDs()
+			if a.plan.InfiniBand() {
+				l.rx.UseLIDs(a.plan.LMC)
+			}
 			err = l.call(l.fetcher, func() error { return l.rx.Attach(l.fetcher.Queue, l.fetcher.CQ, q.RecvMR, gen) })
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/neigh/sa"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
@@ -37,6 +38,7 @@ type neighbours struct {
 	table   *neigh.Table
 	shown   *ud.Snapshot // what the lanes see of the table
 	att     *attachment  // in use; nil: none
+	member  *membership
 	events  []neigh.Event
 	actions []neigh.Action
 	retired []neigh.DestroyAH // handles that a posted request may still use
@@ -52,9 +54,11 @@ type neighbours struct {
 }
 
 // newNeighbours returns a table with the peers and stations of the interface that this one continues.
-func newNeighbours(log *slog.Logger, tap TAP, ls *lanes, bounds neigh.Config, former neigh.Restored) neighbours {
+func newNeighbours(
+	log *slog.Logger, tap TAP, ls *lanes, member *membership, bounds neigh.Config, former neigh.Restored,
+) neighbours {
 	n := neighbours{
-		log: log, tap: tap, lanes: ls, shown: ls.peers, table: neigh.New(bounds),
+		log: log, tap: tap, lanes: ls, member: member, shown: ls.peers, table: neigh.New(bounds),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		strayed: make(chan struct{}, 1),
 		echoes:  echoes{},
@@ -107,6 +111,7 @@ func (n *neighbours) announce(believed port.Plan) {
 	a := n.att
 	n.step(neigh.Attached{
 		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
+		LID: a.plan.LID, LMC: a.plan.LMC,
 		QKey: a.plan.Broadcast().QKey, MTU: believed.MTU(), PortMTU: a.plan.ReceiveMTU(),
 	})
 }
@@ -170,6 +175,22 @@ func (n *neighbours) expire(now time.Time) {
 	n.step(neigh.Tick{})
 }
 
+// pathsFound passes on answers about paths.
+func (n *neighbours) pathsFound(answers []sa.Action) {
+	for _, a := range answers {
+		switch a := a.(type) {
+		case sa.PathFound:
+			n.step(neigh.PathFound{GID: a.Key.DGID, Path: hca.UDPath{
+				DLID: hca.LID(a.Path.DLID), SL: a.Path.SL, Rate: uint8(a.Path.Rate), HopLimit: a.Path.Routing.HopLimit,
+				Traffic: a.Path.Routing.Class, FlowLabel: a.Path.Routing.FlowLabel,
+			}})
+		case sa.PathFailed:
+			n.log.Debug("no path", "gid", a.Key.DGID.String(), "reason", a.Reason.String(), "status", a.Status.String())
+			n.step(neigh.PathFailed{GID: a.Key.DGID})
+		}
+	}
+}
+
 // hostAsks asks for the neighbours that the host waits for.
 func (n *neighbours) hostAsks(targets []netip.Addr, err error) {
 	if err != nil {
@@ -194,10 +215,12 @@ func (n *neighbours) step(ev neigh.Event) {
 				n.lanes.all[0].tx.Inject(a.Dest, a.Msg)
 			case neigh.SendHost:
 				n.sendHost(a.Frame)
-			case neigh.FindPath: // only on InfiniBand ports, which port.MakePlan refuses
-				n.events = append(n.events, neigh.PathFailed(a))
+			case neigh.FindPath:
+				if !n.member.findPath(a) {
+					n.events = append(n.events, neigh.PathFailed{GID: a.GID})
+				}
 			case neigh.CreateAH:
-				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID, port.Path{})) {
+				if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID, a.Path)) {
 					n.events = append(n.events, neigh.AHFailed{ID: a.ID, Err: hca.ErrBusy})
 				}
 			case neigh.DestroyAH:

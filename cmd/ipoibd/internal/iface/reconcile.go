@@ -14,6 +14,7 @@ import (
 // again. Only recovery handles the loss and the return of the device.
 func (r *recovery) reconcile() {
 	view := r.follow()
+	r.fabric.member.follow(view, r.fabric.want, !r.fabric.host.present || r.fabric.host.down != nil)
 	if !r.fabric.host.present || r.fabric.worker.busy > 0 {
 		return
 	}

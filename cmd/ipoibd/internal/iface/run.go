@@ -66,6 +66,9 @@ func (f *Iface) run(ctx context.Context) error {
 			}
 		case <-listen(&now, views):
 			f.rec.reconcile()
+		case <-listen(&now, f.fabric.member.ready):
+			f.nbrs.pathsFound(f.fabric.member.take())
+			f.rec.reconcile()
 		case <-listen(&now, f.lanes.signals.stirred):
 			f.rec.stir(time.Now())
 			f.passOn()
@@ -195,6 +198,7 @@ func (f *Iface) lost(ctx context.Context) error {
 func (f *Iface) wind() {
 	f.ends()
 	f.rec.stop("stopping")
+	f.fabric.member.leave()
 	f.passOn()
 	f.fabric.worker.close()
 	f.host.worker.close()

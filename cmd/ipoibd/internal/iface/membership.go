@@ -1,0 +1,136 @@
+package iface
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/subnet"
+	"ipoibd/hca"
+	"ipoibd/neigh"
+	"ipoibd/neigh/sa"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
+)
+
+// membership is the interface's use of the subnet administrator of an InfiniBand port: the groups that the port has
+// joined for it, first the broadcast group. On Ethernet it has no user.
+type membership struct {
+	log       *slog.Logger
+	ready     chan struct{} // has a value after a result
+	session   *device.Session
+	user      *subnet.User // of session; nil: none is needed
+	broadcast hca.GID
+	granted   map[hca.GID]port.Group
+	failed    error // why the port is no member of the broadcast group; nil: it is, or has not been answered yet
+}
+
+// follow begins and ends the use of the port that an interface wants on a session. An interface that is down uses none.
+func (m *membership) follow(view device.View, want port.Want, down bool) {
+	needed := !down && view.Session != nil && int(want.Port) <= len(view.Ports) &&
+		view.Ports[want.Port-1].LinkLayer == hca.LinkLayerInfiniBand
+	if m.user != nil && (!needed || m.session != view.Session) {
+		m.leave()
+	}
+	if !needed || m.user != nil {
+		return
+	}
+	p := view.Session.Subnet(want.Port)
+	if p == nil { // the session has just ended
+		return
+	}
+	m.session, m.user = view.Session, p.Use(want.PKey, func() { signal(m.ready) })
+	m.broadcast = ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, want.PKey)
+	m.granted = map[hca.GID]port.Group{}
+	m.user.Join(m.broadcast, false)
+}
+
+// leave leaves all groups.
+func (m *membership) leave() {
+	if m.user != nil {
+		m.user.Close()
+	}
+	m.session, m.user, m.granted, m.failed = nil, nil, nil, nil
+}
+
+// take takes the results of the port, and returns those about paths.
+func (m *membership) take() (paths []sa.Action) {
+	if m.user == nil {
+		return nil
+	}
+	for _, a := range m.user.Take() {
+		switch a := a.(type) {
+		case sa.Joined:
+			m.granted[a.MGID] = groupOf(a)
+			if a.MGID == m.broadcast {
+				m.failed = nil
+			}
+		case sa.JoinFailed:
+			delete(m.granted, a.MGID)
+			if a.MGID == m.broadcast {
+				m.failed = fmt.Errorf("%s", joinFailures[a.Reason])
+			}
+			m.log.Warn("not a member of a group", "group", a.MGID.String(), "reason", a.Reason.String(), "status", a.Status.String())
+		default:
+			paths = append(paths, a)
+		}
+	}
+	return paths
+}
+
+// findPath asks for the path to a port. It returns false if it cannot.
+func (m *membership) findPath(want neigh.FindPath) bool {
+	if m.user == nil {
+		return false
+	}
+	m.user.FindPath(want.GID, m.granted[m.broadcast].Traffic, want.Again)
+	return true
+}
+
+// groups returns the groups of which the port is a member, if the broadcast group is one of them.
+func (m *membership) groups() []port.Group {
+	broadcast, ok := m.granted[m.broadcast]
+	if !ok {
+		return nil
+	}
+	out := []port.Group{broadcast}
+	for mgid, g := range m.granted {
+		if mgid != m.broadcast {
+			out = append(out, g)
+		}
+	}
+	slices.SortFunc(out[1:], func(a, b port.Group) int { return slices.Compare(a.MGID[:], b.MGID[:]) })
+	return out
+}
+
+func groupOf(j sa.Joined) port.Group {
+	g := j.Group
+	return port.Group{
+		MGID: j.MGID, Attach: j.MGID, MLID: g.MLID, QKey: g.QKey, MTU: g.MTU,
+		Route: port.Route{
+			SL: g.SL, Rate: uint8(g.Rate),
+			Traffic: g.Routing.Class, FlowLabel: g.Routing.FlowLabel, HopLimit: g.Routing.HopLimit,
+		},
+	}
+}
+
+// joinFailures say for operators why the port is no member of the broadcast group, and what to do about it.
+var joinFailures = map[sa.Reason]string{
+	sa.ReasonNoSM:          "no subnet manager has configured the port; start one on the subnet, such as opensm",
+	sa.ReasonPortNotActive: "the port is not active",
+	sa.ReasonPKeyAbsent:    "the P_Key is not in the port's table; add the port to the partition at the subnet manager",
+	sa.ReasonNoAnswer:      "the subnet administrator does not answer; look for the subnet manager's log",
+	sa.ReasonBusy:          "the subnet administrator is busy; retrying",
+	sa.ReasonRedirected:    "the subnet administrator redirects requests to another port, which is not supported",
+	sa.ReasonNoResources:   "the subnet manager has no room for another group",
+	sa.ReasonDenied:        "the subnet manager refuses this port; look for its log",
+	sa.ReasonBadAnswer:     "the subnet administrator's answer is invalid",
+	sa.ReasonRefused:       "the subnet administrator refuses the join; look for the subnet manager's log",
+	sa.ReasonNoGroup: "the partition has no broadcast group for IPoIB; " +
+		"give it the flag ipoib in the partition configuration of the subnet manager",
+	sa.ReasonExceedsPort: "the MTU or the rate of the partition's broadcast group is above that of the port; " +
+		"lower it in the partition configuration of the subnet manager",
+	sa.ReasonBadGroup: "the subnet administrator does not know the group's MGID as one of IPoIB",
+	sa.ReasonLimit:    "this port has joined too many groups",
+}

@@ -16,7 +16,6 @@ const (
 	NotIBTA
 	NoGUID
 	NoPort
-	InfiniBand
 	PortDown
 	NoSubnetManager
 	NoGID
@@ -30,9 +29,8 @@ var troubleTexts = [numTrouble]string{
 	"it is not an InfiniBand or RoCE device, so it does not support unreliable datagrams",
 	"its node GUID is 0, so it cannot be identified: the host must assign a GUID to a virtual function",
 	"it has no port",
-	"its link layer is InfiniBand, which is not supported yet: joining groups at the subnet manager is not implemented",
 	"it is not active: its link or the netdev below it is down",
-	"SM LID is 0: no subnet manager has configured it",
+	"no subnet manager has configured it: start one on the subnet, such as opensm",
 	"it has no GID: set the netdev below it up and give it an IP address",
 	"all its GIDs are of type RoCE v1, but RoCE v2 is required: " +
 		"give the netdev below it an IP address, and use a driver with RoCE v2",
@@ -71,14 +69,12 @@ func (d Device) Troubles() (out []Trouble) {
 // were read.
 func (p Port) Troubles() (out []Trouble) {
 	infiniBand := p.LinkLayer == hca.LinkLayerInfiniBand
-	if infiniBand {
-		out = append(out, InfiniBand)
-	}
-	if p.State != hca.PortActive {
-		out = append(out, PortDown)
-	}
-	if infiniBand && p.SMLID == 0 {
+	switch {
+	case infiniBand && p.State == hca.PortInit, // the link is up; the subnet manager makes it ACTIVE
+		infiniBand && p.State == hca.PortActive && p.SMLID == 0:
 		out = append(out, NoSubnetManager)
+	case p.State != hca.PortActive:
+		out = append(out, PortDown)
 	}
 	return append(out, p.gidTroubles()...)
 }

@@ -71,20 +71,12 @@ func (s *Slot) Change(cfg config.Device) {
 	}
 }
 
-// errLinkLayer means that a port has the link layer InfiniBand.
-var errLinkLayer = errors.New("link layer InfiniBand is not supported yet: " +
-	"groups have to be joined at the subnet manager; " +
-	"only ports with link layer Ethernet (RoCE v2) can be used")
-
 // checkPort returns an error if no interface can ever use the port.
 func checkPort(dev hca.Device, num uint8) error {
 	if n := dev.Attr().Ports; num > n {
 		return fmt.Errorf("there is no port %d, the device has %d: %w", num, n, hca.ErrInvalid)
 	}
-	attr, err := dev.QueryPort(num)
-	if err == nil && attr.LinkLayer == hca.LinkLayerInfiniBand {
-		err = fmt.Errorf("port %d: %w", num, errLinkLayer)
-	}
+	_, err := dev.QueryPort(num)
 	return err
 }
 

@@ -540,22 +540,19 @@ func TestRealDeviceRefusals(t *testing.T) {
 		device rdma.Device
 		cfg    config.Device
 		port   uint8
-		layer  hca.LinkLayer
 		want   error
 		text   string
 	}{
-		{"no device", rxe("rxe1", 0, rxeGUID), realConfig(), 1, hca.LinkLayerEthernet, hca.ErrNoDevice, ""},
-		{"no port", hardware, realConfig(), 2, hca.LinkLayerEthernet, hca.ErrInvalid, "there is no port 2, the device has 1"},
-		{"InfiniBand", hardware, realConfig(), 1, hca.LinkLayerInfiniBand, errLinkLayer, "not supported yet"},
-		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link works only for Soft-RoCE"},
-		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
-		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
-		{"function without reset", hardware, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "cannot be reset alone"},
-		{"function with two netdevs", rxe("rxe0", 0, rxeGUID), with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "has 2 netdevs"},
+		{"no device", rxe("rxe1", 0, rxeGUID), realConfig(), 1, hca.ErrNoDevice, ""},
+		{"no port", hardware, realConfig(), 2, hca.ErrInvalid, "there is no port 2, the device has 1"},
+		{"link of hardware", hardware, with(config.ResetLink), 1, hca.ErrInvalid, "reset link works only for Soft-RoCE"},
+		{"driver without function", virtual, with(config.ResetDriver), 1, hca.ErrInvalid, "needs a PCI function"},
+		{"pci without function", virtual, with(config.ResetPCI), 1, hca.ErrInvalid, "needs a PCI function"},
+		{"function without reset", hardware, with(config.ResetPCI), 1, hca.ErrInvalid, "cannot be reset alone"},
+		{"function with two netdevs", rxe("rxe0", 0, rxeGUID), with(config.ResetDriver), 1, hca.ErrInvalid, "has 2 netdevs"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFakeKernel(t, c.device)
-			k.layer = c.layer
 			k.function = fakeFunction{before: []string{"eth0", "eth1"}, fixed: true}
 			_, err := k.newReal(c.cfg, c.port)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
@@ -566,6 +563,17 @@ func TestRealDeviceRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A port of InfiniBand is used like one of Ethernet.
+func TestRealDeviceOnInfiniBand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("mlx5_0", 0, rxeGUID))
+		k.layer = hca.LinkLayerInfiniBand
+		if _, err := k.newReal(realConfig(), 1); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The name was given to another instance while it was opened: that is not the one

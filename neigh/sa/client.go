@@ -70,7 +70,8 @@ func (c *Client) Step(now time.Time, ev Event, out []Action) []Action {
 		c.paths.refresh(ev.Key)
 	case Tick:
 	}
-	if c.service.settledNow() {
+	if c.service.news {
+		c.service.news = false
 		c.groups.settleAll(0)
 	}
 	c.requests.pump()
@@ -101,9 +102,6 @@ func (s *step) emit(a Action) { s.out = append(s.out, a) }
 func (s *step) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.random.Uint64() % uint64(d+1))
 }
-
-// stretch returns a random time from d to a quarter more.
-func (s *step) stretch(d time.Duration) time.Duration { return d + s.upTo(d/4) }
 
 // jitter returns a random time within an eighth of d.
 func (s *step) jitter(d time.Duration) time.Duration { return d - d/8 + s.upTo(d/4) }

@@ -9,9 +9,10 @@
 // however many interfaces ask, the same question is asked once at a time. At most 16
 // requests of a port are outstanding; the others wait, memberships before paths. A
 // request without an answer is repeated after 0.5, 1 and 2 s, and then less and less
-// often, up to every 16 s. While the SA answers other requests, it is not overloaded or
-// gone, and the pauses stay at 2 s. A request stops being outstanding after 0.5 s, so
-// that 16 lost MADs do not hold up all others, but its answer still counts.
+// often, up to every 16 s. While the SA answers other requests, it is not gone, and the
+// pauses stay at 2 s; its first answer after a silence shortens all pauses. A request
+// stops being outstanding after 0.5 s, so that 16 lost MADs do not hold up all others,
+// but its answer still counts.
 //
 // The specification gives the SA longer than 0.5 s to answer: twice the SubnetTimeout of
 // the port, and the RespTimeValue of its ClassPortInfo. That time is the least pause after

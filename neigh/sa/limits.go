@@ -32,9 +32,10 @@ const (
 	maxPause   = 16 * time.Second
 	// quickTries are the tries whose pauses are neither longer than the doubling says nor jittered: after 0.5, 1 and 2 s.
 	quickTries = 3
-	// alivePause replaces longer pauses while the SA answers other requests: then only MADs are lost, and waiting relieves
-	// nothing.
+	// alivePause replaces longer pauses while the SA answers other requests, as it has in the last aliveTime: then only
+	// MADs are lost, and waiting relieves nothing.
 	alivePause = 2 * time.Second
+	aliveTime  = 3 * time.Second
 	// pathLife is how long a query for a path may take, with the time in the queue, before it fails.
 	pathLife = 30 * time.Second
 )

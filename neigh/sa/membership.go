@@ -141,7 +141,7 @@ func (g *group) put(data []byte) (mad.Method, mad.Attribute, mad.Mask) {
 		rec.Put(data)
 		return mad.MethodSet, mad.AttrMCMemberRecord, mad.MaskJoinBroadcast
 	}
-	params := g.group // if nobody wants the broadcast group any longer
+	params := g.group // if the broadcast group is not wanted any longer
 	if b := g.of.byMGID[broadcastOf(g.mgid)]; b != nil && b.state == groupJoined {
 		params = b.group
 	}

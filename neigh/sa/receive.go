@@ -1,7 +1,6 @@
 package sa
 
 import (
-	"cmp"
 	"slices"
 
 	"ipoibd/hca"
@@ -45,13 +44,14 @@ func (q *requests) receive(ev Received) {
 		q.step.stats.Refused[why]++
 		return
 	}
-	q.heard = q.step.now
+	q.hear()
 	if h.Status.Busy() {
 		q.step.stats.Busy++
 		if r.state != requestSent {
 			return // it waits already
 		}
-		q.postpone(r, q.step.now.Add(q.step.stretch(q.pause(r))), ReasonBusy)
+		pause := q.pause(r)
+		q.postpone(r, q.step.now.Add(pause+q.step.upTo(pause/4)), ReasonBusy)
 		return
 	}
 	q.step.stats.Answered++
@@ -83,9 +83,4 @@ func (q *requests) match(ev Received, h *mad.SA) (*request, Refusal) {
 		return nil, RefuseRecord
 	}
 	return r, 0
-}
-
-// sortRequests sorts requests by their first Send, and those of one Step by their transactions.
-func sortRequests(rs []*request) {
-	slices.SortFunc(rs, func(a, b *request) int { return cmp.Or(a.first.Compare(b.first), cmp.Compare(a.tid, b.tid)) })
 }

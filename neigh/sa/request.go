@@ -1,7 +1,10 @@
 package sa
 
 import (
+	"cmp"
 	"container/list"
+	"maps"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -42,8 +45,8 @@ type subject interface {
 	fits(data []byte) bool
 	// answered handles the answer. The request is idle.
 	answered(s mad.Status, data []byte)
-	// unanswered handles a time-out or BUSY, or that until has come in the queue, which the subject must answer with
-	// cancel. Otherwise the request goes on, unless it does so too.
+	// unanswered handles a time-out or BUSY. The request goes on, unless the subject cancels it, as it must once until
+	// has come.
 	unanswered(why Reason)
 	// urgent reports whether the request goes before the others in the queue.
 	urgent() bool
@@ -93,9 +96,8 @@ func (q *requests) init(s *step, p *port) {
 
 // start asks the question at a time, or earlier if that is planned. It does not affect a request that is under way.
 func (q *requests) start(r *request, at time.Time) {
-	switch {
-	case r.state == requestIdle || r.state == requestDelayed && at.Before(r.at):
-	default:
+	sooner := r.state == requestDelayed && at.Before(r.at)
+	if r.state != requestIdle && !sooner {
 		return
 	}
 	if at.After(q.step.now) {
@@ -227,7 +229,7 @@ func (q *requests) pause(r *request) time.Duration {
 	if r.tries <= quickTries {
 		return d
 	}
-	if q.heard.After(r.first) {
+	if q.alive() {
 		d = min(d, alivePause)
 	}
 	return q.step.jitter(max(min(d, maxPause), q.patience()))
@@ -253,21 +255,35 @@ func (q *requests) sendFailed(tid uint64) {
 	}
 }
 
+// alive reports whether the SA has answered lately.
+func (q *requests) alive() bool { return q.step.now.Sub(q.heard) < aliveTime }
+
+// hear notes that the SA answers. After a silence, it shortens the pauses that the silence has made long.
+func (q *requests) hear() {
+	silent := !q.alive()
+	q.heard = q.step.now
+	if !silent {
+		return
+	}
+	for _, r := range q.open() {
+		if r.state == requestResting && r.at.Sub(q.heard) > alivePause {
+			q.alarms.set(r, q.heard.Add(q.step.upTo(alivePause)))
+		}
+	}
+}
+
+// open returns the requests with a transaction, in the order of their first Send.
+func (q *requests) open() []*request {
+	return slices.SortedFunc(maps.Values(q.byTID), func(a, b *request) int {
+		return cmp.Or(a.first.Compare(b.first), cmp.Compare(a.tid, b.tid))
+	})
+}
+
 // startOver begins all transactions again, with another SA.
 func (q *requests) startOver() {
-	for _, r := range q.inFlight() {
+	for _, r := range q.open() {
 		q.cancel(r)
 		q.start(r, q.step.now.Add(q.step.upTo(rejoinSpread)))
 	}
 	q.heard, q.respTime = time.Time{}, 0
-}
-
-// inFlight returns the requests that were sent, in the order of their first Send.
-func (q *requests) inFlight() []*request {
-	out := make([]*request, 0, len(q.byTID))
-	for _, r := range q.byTID {
-		out = append(out, r)
-	}
-	sortRequests(out)
-	return out
 }

@@ -9,7 +9,7 @@ type service struct {
 	pace     pace
 	info     mad.ClassPortInfo // zero: not known
 	settled  bool              // known, or there is no answer
-	news     bool              // settled has become true in this Step
+	news     bool              // settled has become true, which Step passes on to the groups
 }
 
 func (s *service) init(q *requests) {
@@ -33,13 +33,6 @@ func (s *service) sendOnly() mad.JoinState {
 		return mad.JoinSendOnlyFull
 	}
 	return mad.JoinSendOnly
-}
-
-// settledNow reports whether s has settled in this Step.
-func (s *service) settledNow() bool {
-	news := s.news
-	s.news = false
-	return news
 }
 
 func (s *service) settle() {

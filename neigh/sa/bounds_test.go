@@ -259,3 +259,32 @@ func TestTransactionsDiffer(t *testing.T) {
 		t.Errorf("transactions %#x", tids)
 	}
 }
+
+// Queries that never get a free slot fail in time as well, with an SA that does not answer.
+func TestQueriesEndInTheQueue(t *testing.T) {
+	b := newBench(t, 1)
+	b.client.Step(b.now, activePort, nil)
+	const asked = 1000
+	for n := range asked {
+		b.client.Step(b.now, WantPath{PathKey{DGID: hostOf(n)}}, nil)
+	}
+	failed := 0
+	for end := b.now.Add(pathLife); b.now.Before(end); {
+		at, ok := b.client.NextDeadline()
+		if !ok || at.After(end) {
+			at = end
+		}
+		b.now = at
+		for _, a := range b.client.Step(b.now, Tick{}, nil) {
+			if f, ok := a.(PathFailed); ok && f.Reason == ReasonNoAnswer {
+				failed++
+			}
+		}
+	}
+	if err := b.client.check(); err != nil {
+		t.Error(err)
+	}
+	if s := b.client.Stats(); failed != asked || s.Queued > 0 {
+		t.Errorf("%d of %d failed, %d queued", failed, asked, s.Queued)
+	}
+}

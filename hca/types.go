@@ -68,10 +68,10 @@ func (g GID) IsMulticast() bool { return g.Addr().IsMulticast() }
 // String returns an IPv4 address, or an IPv6 address in the form of RFC 5952.
 func (g GID) String() string { return g.Addr().String() }
 
-// LID is the local identifier of a port in its subnet, assigned by the subnet manager (IBA 4.1.3). A port with an
-// LMC (LID mask control) of n has 2^n LIDs, which differ only in the lowest n bits, the path bits. The LIDs from
+// LID is the 16-bit local identifier of a port in its subnet, assigned by the subnet manager (IBA 4.1.3). A port with
+// an LMC (LID mask control) of n has 2^n LIDs, which differ only in the lowest n bits, the path bits. The LIDs from
 // 0xc000 on are those of groups, and 0 is none.
-type LID uint16
+type LID uint32
 
 // Base returns the LID without its path bits; lmc is 0 to 7.
 func (l LID) Base(lmc uint8) LID { return l &^ (1<<lmc - 1) }
@@ -79,9 +79,10 @@ func (l LID) Base(lmc uint8) LID { return l &^ (1<<lmc - 1) }
 // IsUnicast reports whether l can be the LID of a port (IBA 4.1.3, table 3).
 func (l LID) IsUnicast() bool { return l > 0 && l < 0xc000 }
 
-func (l LID) String() string { return fmt.Sprintf("0x%04x", uint16(l)) }
+func (l LID) String() string { return fmt.Sprintf("0x%04x", uint32(l)) }
 
-// UDSource is the origin of a UD message, as the device reports it. [UDSource.Key] is what identifies it.
+// UDSource is the origin of a UD message, as the device reports it. [UDSource.Key] is what identifies it. The struct has
+// no padding, so that maps hash it as a whole.
 type UDSource struct {
 	GID GID // source GID of the GRH; zero: the message has no GRH
 	LID LID // InfiniBand: of the sender's port, without path bits; 0 on RoCE

@@ -30,6 +30,11 @@ type attachment struct {
 
 func (l *attachment) addr() ipoib.Addr { return l.self.addr() }
 
+// key returns the key of this interface as a sender.
+func (l *attachment) key() hca.UDSource {
+	return hca.UDSource{GID: l.self.gid, LID: l.lid, QPN: l.self.qpn}.Key()
+}
+
 // dest returns the destination of messages for p, whose handle must be ready.
 func (l *attachment) dest(p *peer) hca.UDDest {
 	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: l.qkey}

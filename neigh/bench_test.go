@@ -288,7 +288,7 @@ func (t *Table) checkLIDs() error {
 		if p.lid == 0 {
 			continue
 		}
-		if placed++; p.lid != s.of(e.gid) || t.peers.live.byLID[lidKeyOf(p.lid, e.qpn)] != p {
+		if placed++; p.lid != s.of(e.gid) || t.peers.live.byLID[p.byLID()] != p {
 			return fmt.Errorf("peer %v is at LID %v, its path leads to %v", e, p.lid, s.of(e.gid))
 		}
 	}

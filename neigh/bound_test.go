@@ -31,7 +31,7 @@ func BenchmarkBound(b *testing.B) {
 		b.Run(fmt.Sprintf("lookup-of-sender/%d", n), func(b *testing.B) {
 			i := 0
 			for b.Loop() {
-				bench.snap.PeerMAC(ends[i%len(ends)].source())
+				bench.snap.PeerMAC(ends[i%len(ends)].key())
 				i++
 			}
 			bound.Report(b, bound.Access(n))

@@ -160,7 +160,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 		}
 		b.meet(other, ipB)
 		if sends {
-			b.snap.PeerMAC(peerB.source())
+			b.snap.PeerMAC(peerB.key())
 		}
 		b.advance(doubtTries * doubtInterval)
 		if stays := b.table.peers.live.byEndpoint[peerB] != nil; stays != sends {

@@ -9,9 +9,6 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// source returns the origin of messages from e on RoCE.
-func (e endpoint) source() hca.UDSource { return hca.UDSource{GID: e.gid, QPN: e.qpn} }
-
 // sourceAt returns the origin of messages from e at a LID, which is 0 on RoCE. In a subnet, messages to a group have a
 // GRH, and others have none.
 func (e endpoint) sourceAt(lid hca.LID, multicast bool) hca.UDSource {
@@ -29,7 +26,7 @@ func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFa
 		arp.THA = selfEnd.addr()
 	}
 	msg := arp.Append(newMessage(ipoib.EtherTypeARP))
-	return FromFabric{Msg: msg, From: from.source(), Multicast: multicast}
+	return FromFabric{Msg: msg, From: from.key(), Multicast: multicast}
 }
 
 // hostARP returns an ARP frame from the host.
@@ -155,5 +152,5 @@ func hostND(src, dst ipoib.MAC, m ndMessage) FromHost {
 
 func fabricND(from endpoint, m ndMessage) FromFabric {
 	msg := append(newMessage(ipoib.EtherTypeIPv6), m.packet()...)
-	return FromFabric{Msg: msg, From: from.source(), Multicast: m.dst.IsMulticast()}
+	return FromFabric{Msg: msg, From: from.key(), Multicast: m.dst.IsMulticast()}
 }

@@ -12,7 +12,7 @@ import (
 func (s *peers) promote(p *peer) {
 	if !p.used && s.makeRoomUsed() {
 		s.live.use(p)
-		if p.shown.source || p.shown.lid != 0 {
+		if p.shown.source {
 			s.view.show(p)
 			s.view.changeLate()
 		}

@@ -32,7 +32,7 @@ func dhcp(op, kind byte, yours string, to string) []byte {
 }
 
 func fabricDHCP(from endpoint, packet []byte, multicast bool) FromFabric {
-	return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), from.source(), multicast}
+	return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), from.key(), multicast}
 }
 
 // A guest gets an address: its request asks for a broadcast, the answer goes to it although it has no address yet, and

@@ -17,7 +17,7 @@ import (
 // has the one that was claimed last.
 type entries struct {
 	byEndpoint  map[endpoint]*peer
-	byLID       map[lidKey]*peer // by LID and QPN; empty on RoCE
+	byLID       map[hca.UDSource]*peer // by keys with a LID; empty on RoCE
 	byMAC       map[ipoib.MAC]*peer
 	byIP        map[netip.Addr]*peer
 	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each, in the order of their addition
@@ -27,7 +27,7 @@ type entries struct {
 func newEntries() entries {
 	return entries{
 		byEndpoint: make(map[endpoint]*peer),
-		byLID:      make(map[lidKey]*peer),
+		byLID:      make(map[hca.UDSource]*peer),
 		byMAC:      make(map[ipoib.MAC]*peer),
 		byIP:       make(map[netip.Addr]*peer),
 		byGID:      make(map[hca.GID][]*peer),
@@ -101,12 +101,12 @@ func (s *entries) setQPN(p *peer, qpn hca.QPN) {
 // was none.
 func (s *entries) setLID(p *peer, lid hca.LID) (former *peer) {
 	if p.lid != 0 {
-		delete(s.byLID, lidKeyOf(p.lid, p.qpn))
+		delete(s.byLID, p.byLID())
 	}
 	if p.lid = lid; lid == 0 {
 		return nil
 	}
-	key := lidKeyOf(lid, p.qpn)
+	key := p.byLID()
 	if former = s.byLID[key]; former != nil {
 		former.lid = 0
 	}

@@ -2,9 +2,7 @@ package neigh
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"ipoibd/hca"
@@ -73,7 +71,7 @@ func (n names) snapshot(s *Snapshot) string {
 		return fmt.Sprintf("host %s, %d routes", n.stations(s), len(routesByMAC))
 	}
 	var routes []string
-	for _, from := range slices.Concat(slices.Collect(maps.Values(allOf(s.sources))), slices.Collect(maps.Values(allOf(s.lids)))) {
+	for _, from := range allOf(s.sources) {
 		if r, ok := routesByMAC[keyOf(from.mac)]; ok {
 			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}

@@ -71,10 +71,10 @@ func FuzzFromFabric(f *testing.F) {
 		add(fabricND(peerC, c.msg))
 	}
 	for _, reply := range []bool{false, true} {
-		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.source(), false})
+		add(FromFabric{ipoib.Echo{Reply: reply, ID: 1}.Message(56), peerB.key(), false})
 	}
 	for _, to := range []string{ipA, "10.0.0.77", "198.51.100.1"} {
-		add(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(to))...), peerB.source(), false})
+		add(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(to))...), peerB.key(), false})
 	}
 	f.Fuzz(func(t *testing.T, first, second, gid []byte, qpn uint32, multicast bool) {
 		b := knownBench(t)
@@ -82,7 +82,7 @@ func FuzzFromFabric(f *testing.F) {
 		copy(e.gid[:], gid)
 		e.qpn = hca.QPN(qpn)
 		for _, msg := range [][]byte{first, second} {
-			for _, a := range b.step(FromFabric{msg, e.source(), multicast}) {
+			for _, a := range b.step(FromFabric{msg, e.key(), multicast}) {
 				if s, ok := a.(SendHost); ok {
 					checkBearsMAC(t, b, e, s.Frame)
 				}
@@ -105,7 +105,7 @@ func FuzzFromSubnet(f *testing.F) {
 	for _, c := range ndCases(func(o byte) []byte { return ipoibLink(o, peerC) }) {
 		add(fabricND(peerC, c.msg))
 	}
-	add(FromFabric{ipoib.Echo{ID: 1}.Message(56), peerC.source(), false})
+	add(FromFabric{ipoib.Echo{ID: 1}.Message(56), peerC.key(), false})
 	f.Fuzz(func(t *testing.T, first, second, gid []byte, lid uint16, qpn uint32, leads uint16, multicast bool) {
 		b := subnetBench(t)
 		b.meetInSubnet(peerB)

@@ -121,7 +121,7 @@ func TestQueriesInQuickSuccession(t *testing.T) {
 		start := b.now
 		for _, at := range c.at {
 			b.advance(start.Add(at).Sub(b.now))
-			b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.source(), true})
+			b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.key(), true})
 		}
 		if groups := b.table.Stations()[0].Groups; len(groups) == 1 != c.stays {
 			t.Errorf("after queries at %v: groups %v", c.at, groups)
@@ -217,7 +217,7 @@ func TestPacketsForStations(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
 	message := func(packet []byte) FromFabric {
-		return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), peerB.source(), false}
+		return FromFabric{append(newMessage(ipoib.EtherTypeIPv4), packet...), peerB.key(), false}
 	}
 	for _, c := range []struct {
 		why       Reason
@@ -265,7 +265,7 @@ func TestPacketsForStations(t *testing.T) {
 	}
 	// Without an address of B's, the packet's.
 	e := numbered(1)
-	out := b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip("10.0.0.78"), ip("10.0.0.12"))...), e.source(), false})
+	out := b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip("10.0.0.78"), ip("10.0.0.12"))...), e.key(), false})
 	if arp, err := ipoib.ParseEtherARP(out[0].(SendHost).Frame[14:]); err != nil || arp.SPA != ip("10.0.0.78") {
 		t.Errorf("%+v, %v", arp, err)
 	}

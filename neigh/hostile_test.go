@@ -41,7 +41,7 @@ func TestMappedPacketOfAPeer(t *testing.T) {
 	b.advance(latePause)
 	packet := ipPacket(ip("2001:db8::1"), ip("2001:db8::2"))
 	copy(packet[24:], ip("::ffff:10.0.0.8").AsSlice())
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), packet...), peerB.source(), false})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), packet...), peerB.key(), false})
 	b.advance(2 * time.Second)
 	if got, ok := b.snap.StationMAC(ip("10.0.0.8")); got != firstMAC {
 		t.Errorf("10.0.0.8 is at %v, %t; want %v", got, ok, firstMAC)
@@ -337,7 +337,7 @@ func TestAnswersToAnotherQuerierPass(t *testing.T) {
 	b.meet(peerB, ipB)
 	b.step(HostPort{Up: true})
 	b.advance(queryDelay + 100*time.Millisecond)
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.source(), true})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipoib.AppendMembershipQuery(nil, ip(ipB))...), peerB.key(), true})
 	sent := 0
 	for _, a := range b.step(answer(ip("239.1.1.1"))) {
 		if _, ok := a.(SendFabric); ok {
@@ -374,7 +374,7 @@ func TestQueriesThatNobodyAnswers(t *testing.T) {
 		b.step(FromHost{append(newFrame(ipoib.GroupMAC(ip("ff02::16")), guestMAC, ipoib.EtherTypeIPv6), groupReport(recordIs, []netip.Addr{ip("ff05::1:3")})...)})
 		before := b.table.Stats().Queries
 		for range 20 { // the station answers our own queries
-			b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), mldQuery(ip(c.src), ip(c.dst), 1000)...), peerB.source(), true})
+			b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), mldQuery(ip(c.src), ip(c.dst), 1000)...), peerB.key(), true})
 			b.step(claimOf(guestMAC, "10.0.0.8"))
 			for _, a := range b.advance(15 * time.Second) {
 				if s, ok := a.(SendHost); ok && ipoib.MAC(s.Frame) == ipoib.GroupMAC(ip("ff02::1")) {
@@ -397,7 +397,7 @@ func TestUnicastQueryForAnUnknownStation(t *testing.T) {
 	b.meet(peerB, ipB)
 	q := ipoib.AppendMembershipQuery(nil, ip(ipB))
 	copy(q[16:], ip("10.0.0.9").AsSlice())
-	for _, a := range b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), q...), peerB.source(), false}) {
+	for _, a := range b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), q...), peerB.key(), false}) {
 		if s, ok := a.(SendHost); ok && ipoib.MAC(s.Frame).IsMulticast() && !ipoib.MAC(s.Frame).IsBroadcast() {
 			t.Errorf("a packet to 10.0.0.9 goes to %v", ipoib.MAC(s.Frame))
 		}
@@ -456,10 +456,10 @@ func TestOnePeerLeavesRoomForSeeks(t *testing.T) {
 	b.meet(peerB, ipB)
 	b.meet(peerC, ipC)
 	for i := range 2 * maxResolutions {
-		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), ipPacket(ip(llB), ip(fmt.Sprintf("fe80::9:%x", i+1)))...), peerB.source(), false})
+		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), ipPacket(ip(llB), ip(fmt.Sprintf("fe80::9:%x", i+1)))...), peerB.key(), false})
 	}
 	before := b.table.Stats().Seeks
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipC), ip("10.0.0.8"))...), peerC.source(), false})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipC), ip("10.0.0.8"))...), peerC.key(), false})
 	if b.table.Stats().Seeks == before {
 		t.Error("no request for 10.0.0.8 was sent")
 	}

@@ -70,7 +70,7 @@ func TestClaimsByKind(t *testing.T) {
 	dad := nd(ipoib.NDNeighborSolicit, ip("::"), ip("ff02::1:ff00:b"), ip(llB), nil)
 	plain := func(src, dst string, multicast bool) FromFabric {
 		to := ip(dst)
-		return FromFabric{append(newMessage(etherTypeFor(to)), ipPacket(ip(src), to)...), peerB.source(), multicast}
+		return FromFabric{append(newMessage(etherTypeFor(to)), ipPacket(ip(src), to)...), peerB.key(), multicast}
 	}
 	rarp := fabricARP(peerB, 3, ipB, ipA, true)
 	ipoib.PutHeader(rarp.Msg, ipoib.EtherTypeRARP)
@@ -93,7 +93,7 @@ func TestClaimsByKind(t *testing.T) {
 		{"NA without an address", fabricND(peerB, nd(ipoib.NDNeighborAdvert, ip(llB), ip(llA), ip(llB), nil)), false},
 		{"Redirect", fabricND(peerB, nd(ipoib.NDRedirect, ip(llB), ip(llA), ip("fe80::c"), ipoibLink(2, peerC))), false},
 		{"IP", plain(ipB, ipA, false), false},
-		{"echo", FromFabric{ipoib.Echo{ID: 1}.Message(56), peerB.source(), false}, false},
+		{"echo", FromFabric{ipoib.Echo{ID: 1}.Message(56), peerB.key(), false}, false},
 	} {
 		for _, lid := range []hca.LID{lidB, lidC} {
 			b := subnetBench(t)
@@ -125,7 +125,7 @@ func TestKnownByLID(t *testing.T) {
 	b.meetInSubnet(peerB)
 	for _, ev := range []FromFabric{
 		fabricND(peerB, nd(ipoib.NDNeighborAdvert, ip(llB), ip(llA), ip(llB), nil)),
-		{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(ipA))...), peerB.source(), false},
+		{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip(ipA))...), peerB.key(), false},
 		fabricND(peerB, nd(ipoib.NDNeighborSolicit, ip("::"), ip("ff02::1:ff00:b"), ip(llB), nil)),
 	} {
 		checkBearsMAC(t, b, peerB, only[SendHost](t, b.step(ev.at(lidB))).Frame)
@@ -164,8 +164,8 @@ func TestRefusedInSubnet(t *testing.T) {
 		{"our address from another port", DropForeignLID, own.at(lidB)},
 		{"a zero GID", DropUnknownLID, zero.at(lidB)},
 		{"a group's GID", DropBadSource, group.at(lidB)},
-		{"malformed", DropUnknownLID, FromFabric{Msg: arp.Msg[:59], From: peerB.source()}.at(lidB)},
-		{"no header", DropRunt, FromFabric{Msg: arp.Msg[:3], From: peerB.source()}.at(lidB)},
+		{"malformed", DropUnknownLID, FromFabric{Msg: arp.Msg[:59], From: peerB.key()}.at(lidB)},
+		{"no header", DropRunt, FromFabric{Msg: arp.Msg[:3], From: peerB.key()}.at(lidB)},
 	} {
 		b := subnetBench(t)
 		if out := b.step(c.ev); len(out) != 0 {
@@ -391,7 +391,7 @@ func TestHandleOfRestoredPeer(t *testing.T) {
 		t.Errorf("%+v, want the handle by the path", got)
 	}
 	wantDrops(t, b, DropForeignLID, 1)
-	if b.table.peers.live.byIP[ip(ipC)] != nil || b.table.peers.live.byLID[lidKeyOf(lidB, peerB.qpn)] == nil {
+	if b.table.peers.live.byIP[ip(ipC)] != nil || b.table.peers.live.byLID[peerB.sourceAt(lidB, false)] == nil {
 		t.Errorf("%v", b.table.Peers())
 	}
 }

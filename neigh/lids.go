@@ -9,15 +9,6 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// lidKey is a queue pair of an InfiniBand subnet: its LID without path bits, and its QPN.
-type lidKey uint64
-
-func lidKeyOf(lid hca.LID, qpn hca.QPN) lidKey { return lidKey(lid)<<32 | lidKey(qpn) }
-
-// shardOf returns the shard of a queue pair. Ports differ in the last bits of their LIDs, and queue pairs of a port in
-// those of their QPNs.
-func (k lidKey) shardOf() uint { return uint(k>>32^k) % numShards }
-
 // lids are the paths to the GIDs of an InfiniBand subnet, and the claims that wait for them. On RoCE there are none.
 //
 // The device of a sender sets the LID and the QPN of a message. The GID that the message names as its sender's, in a
@@ -240,7 +231,7 @@ func (t *Table) fromSubnet(ev FromFabric, typ ipoib.EtherType, body []byte) {
 	from, e := ev.From, named(typ, body)
 	if e.gid.IsZero() {
 		e = endpoint{from.GID, from.QPN}
-		if p := t.peers.live.byLID[lidKeyOf(from.LID, from.QPN)]; p != nil {
+		if p := t.peers.live.byLID[from.Key()]; p != nil {
 			e = p.endpoint
 		}
 	}

@@ -17,9 +17,9 @@ import (
 type subnetModel struct {
 	path    map[hca.GID]hca.LID // the last that was found
 	asked   map[hca.GID]bool
-	at      map[hca.GID]time.Time // of the last answer
-	waiting []modelClaim          // in their order
-	last    map[lidKey]endpoint   // who was last accepted, or found, at a LID and QPN
+	at      map[hca.GID]time.Time     // of the last answer
+	waiting []modelClaim              // in their order
+	last    map[hca.UDSource]endpoint // who was last accepted, or found, at a LID and QPN
 }
 
 type modelClaim struct {
@@ -51,7 +51,7 @@ func TestSubnetAgreesWithModel(t *testing.T) {
 		s := &subnet{
 			bench: subnetBench(rt), reached: map[ipoib.MAC]bool{},
 			subnetModel: subnetModel{
-				path: map[hca.GID]hca.LID{}, asked: map[hca.GID]bool{}, at: map[hca.GID]time.Time{}, last: map[lidKey]endpoint{},
+				path: map[hca.GID]hca.LID{}, asked: map[hca.GID]bool{}, at: map[hca.GID]time.Time{}, last: map[hca.UDSource]endpoint{},
 			},
 		}
 		rt.Repeat(map[string]func(*rapid.T){
@@ -153,7 +153,7 @@ func (s *subnet) refusal(gid hca.GID) Reason {
 	return DropForeignLID
 }
 
-func (s *subnet) accept(e endpoint, lid hca.LID) { s.last[lidKeyOf(lid, e.qpn)] = e }
+func (s *subnet) accept(e endpoint, lid hca.LID) { s.last[e.sourceAt(lid, false)] = e }
 
 func (s *subnet) foundPath(t *rapid.T) {
 	s.answer(pick(t, "path", subnetEnds).gid, pick(t, "leads to", subnetLIDs)+hca.LID(rapid.IntRange(0, 3).Draw(t, "path bits")))
@@ -170,7 +170,7 @@ func (s *subnet) answer(gid hca.GID, dlid hca.LID) {
 		s.path[gid] = lid
 		for _, p := range s.table.peers.live.byGID[gid] {
 			for key, e := range s.last {
-				if e == p.endpoint && key != lidKeyOf(lid, e.qpn) {
+				if e == p.endpoint && key != e.sourceAt(lid, false) {
 					delete(s.last, key)
 				}
 			}
@@ -247,8 +247,9 @@ func (s *subnet) checkIndex() {
 	}
 	for _, lid := range subnetLIDs {
 		for _, qpn := range []hca.QPN{0x22, 0x33} {
-			e, known := s.last[lidKeyOf(lid, qpn)]
-			p := s.table.peers.live.byLID[lidKeyOf(lid, qpn)]
+			from := hca.UDSource{LID: lid, QPN: qpn}
+			e, known := s.last[from]
+			p := s.table.peers.live.byLID[from]
 			if known != (p != nil) || known && p.endpoint != e {
 				s.tb.Fatalf("at LID %v and QPN %v is %+v, want %v, %t", lid, qpn, p, e, known)
 			}
@@ -258,7 +259,7 @@ func (s *subnet) checkIndex() {
 			if s.table.view.dirty {
 				continue // the data path sees it later
 			}
-			mac, bytes := s.snap.PeerMAC(hca.UDSource{LID: lid, QPN: qpn})
+			mac, bytes := s.snap.PeerMAC(from)
 			if known != (bytes != nil) || known && mac != p.mac {
 				s.tb.Fatalf("the data path has %v, %t, at LID %v and QPN %v, want %v, %t", mac, bytes != nil, lid, qpn, e, known)
 			}

@@ -125,7 +125,7 @@ func TestHandlesGoBackOnce(t *testing.T) {
 func TestAddressChangeWhileAttached(t *testing.T) {
 	b := knownBench(t)
 	out := b.step(attachedAt(peerB))
-	if b.table.peers.live.byEndpoint[peerB] != nil || !b.snap.Self(peerB.source()) {
+	if b.table.peers.live.byEndpoint[peerB] != nil || !b.snap.Self(peerB.key()) {
 		t.Error("a peer has our own address")
 	}
 	if sent := len(out) - 2; sent != 2 { // the other two are DestroyAH and Publish
@@ -265,17 +265,17 @@ func TestBarePeerIsForgottenWhenSilent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := knownBench(t)
 			for range 2 { // it is alive
-				b.snap.PeerMAC(peerB.source())
+				b.snap.PeerMAC(peerB.key())
 				b.advance(markInterval)
 			}
 			b.meet(second, ipB)
 			if c.third {
-				b.snap.PeerMAC(second.source())
+				b.snap.PeerMAC(second.key())
 				b.advance(markInterval)
 				b.meet(third, ipB)
 			}
 			for end := b.now.Add(c.talks); b.now.Before(end); {
-				b.snap.PeerMAC(peerB.source())
+				b.snap.PeerMAC(peerB.key())
 				b.advance(20 * time.Millisecond)
 				if b.table.peers.live.byEndpoint[peerB] == nil {
 					t.Fatal("it was forgotten while it sent data")

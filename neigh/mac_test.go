@@ -54,7 +54,7 @@ func TestCollisionOfPlainMACs(t *testing.T) {
 		t.Fatalf("MAC of B %v, want %v", got, want)
 	}
 	b.advance(latePause)
-	if got, _ := b.snap.PeerMAC(peerB.source()); got != b.macOf(peerB) {
+	if got, _ := b.snap.PeerMAC(peerB.key()); got != b.macOf(peerB) {
 		t.Errorf("MAC %v in the data path, %v in the table", got, b.macOf(peerB))
 	}
 }

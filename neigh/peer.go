@@ -20,6 +20,9 @@ func endpointOf(a ipoib.Addr) endpoint { return endpoint{a.GID(), a.QPN()} }
 
 func (e endpoint) addr() ipoib.Addr { return ipoib.NewAddr(e.qpn, e.gid) }
 
+// key returns the key of e as a sender on RoCE.
+func (e endpoint) key() hca.UDSource { return hca.UDSource{GID: e.gid, QPN: e.qpn} }
+
 // valid reports whether a UD sender can have this endpoint (IBA 1.4, 3.5.10 and
 // 4.1.1).
 func (e endpoint) valid() bool {
@@ -49,6 +52,9 @@ type peer struct {
 	doubt     doubt
 	shown     shown
 }
+
+// byLID returns the key by which byLID has p.
+func (p *peer) byLID() hca.UDSource { return hca.UDSource{LID: p.lid, QPN: p.qpn} }
 
 // traffic is data in one direction, as the data path has seen it.
 type traffic struct {

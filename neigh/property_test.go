@@ -167,7 +167,7 @@ func (w *world) dataPath(t *rapid.T) {
 	w.snap.FromHost(pick(t, "source", worldMACs))
 	w.snap.Unicast(pick(t, "destination", worldMACs))
 	from := pick(t, "sender", worldEnds)
-	w.snap.PeerMAC(from.source())
+	w.snap.PeerMAC(from.key())
 }
 
 func (w *world) stray(t *rapid.T) {
@@ -190,7 +190,7 @@ func (w *world) echo(t *rapid.T) {
 	e := pick(t, "sender", worldEnds)
 	msg := ipoib.Echo{Reply: rapid.Bool().Draw(t, "reply"), ID: 1}.Message(56)
 	for range rapid.SampledFrom([]int{1, 1, maxEchoRate + 1}).Draw(t, "messages") {
-		w.do(FromFabric{msg, e.source(), rapid.Bool().Draw(t, "multicast")})
+		w.do(FromFabric{msg, e.key(), rapid.Bool().Draw(t, "multicast")})
 	}
 }
 
@@ -211,7 +211,7 @@ func (w *world) query(t *rapid.T) {
 		return
 	}
 	e := pick(t, "sender", worldEnds)
-	w.do(FromFabric{append(newMessage(etherTypeFor(src)), packet...), e.source(), true})
+	w.do(FromFabric{append(newMessage(etherTypeFor(src)), packet...), e.key(), true})
 }
 
 func (w *world) attach(t *rapid.T) {
@@ -257,7 +257,7 @@ func (w *world) end(t *rapid.T) {
 		t.Fatalf("at rest: %+v, %d handles held", s, len(w.held))
 	}
 	for e, p := range w.table.peers.live.byEndpoint {
-		if got, _ := w.snap.PeerMAC(e.source()); got != p.mac {
+		if got, _ := w.snap.PeerMAC(e.key()); got != p.mac {
 			t.Fatalf("the data path gives %v the MAC %v, the table %v", e, got, p.mac)
 		}
 		d, _, ok := w.snap.Unicast(p.mac)

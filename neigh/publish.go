@@ -16,21 +16,19 @@ type view struct {
 	step    *step
 	host    *host
 	routes  draft[macKey, route]
-	sources draft[endpoint, source] // on RoCE
-	lids    draft[lidKey, source]   // on InfiniBand
-	epoch   uint64                  // of the last snapshot; 0 if there was none
-	dirty   bool                    // there are unpublished changes
-	rush    bool                    // the data path's snapshot is wrong
-	pause   time.Time               // end of the last snapshot's pause
-	late    time.Time               // the changes may wait until then; zero if they cannot wait
+	sources draft[hca.UDSource, source]
+	epoch   uint64    // of the last snapshot; 0 if there was none
+	dirty   bool      // there are unpublished changes
+	rush    bool      // the data path's snapshot is wrong
+	pause   time.Time // end of the last snapshot's pause
+	late    time.Time // the changes may wait until then; zero if they cannot wait
 }
 
 // shown records the addresses under which the next snapshot contains a peer.
 type shown struct {
 	route, source bool
 	mac           ipoib.MAC
-	endpoint      endpoint
-	lid           hca.LID // 0: not by LID
+	key           hca.UDSource // as a source
 }
 
 // show puts p into the next snapshot as it is now. It must be called when the handle, the
@@ -38,18 +36,16 @@ type shown struct {
 func (v *view) show(p *peer) {
 	v.hide(p)
 	ready := p.handle.state == handleReady
-	source := source{p.mac, p.used, &p.heard}
-	p.shown = shown{route: ready, source: v.host.link.lid == 0 && (ready || !p.plain), mac: p.mac, endpoint: p.endpoint, lid: p.lid}
+	p.shown = shown{route: ready, source: ready || !p.plain, mac: p.mac, key: p.key()}
+	if v.host.link.lid != 0 {
+		p.shown.source, p.shown.key = p.lid != 0, p.byLID()
+	}
 	if p.shown.route {
 		key := keyOf(p.mac)
 		v.routes.shard(key.shardOf())[key] = route{v.host.link.dest(p), &p.sent}
 	}
 	if p.shown.source {
-		v.sources.shard(p.shardOf())[p.endpoint] = source
-	}
-	if p.lid != 0 {
-		key := lidKeyOf(p.lid, p.qpn)
-		v.lids.shard(key.shardOf())[key] = source
+		v.sources.shard(shardOf(&p.shown.key))[p.shown.key] = source{p.mac, p.used, &p.heard}
 	}
 }
 
@@ -60,11 +56,7 @@ func (v *view) hide(p *peer) {
 		delete(v.routes.shard(key.shardOf()), key)
 	}
 	if p.shown.source {
-		delete(v.sources.shard(p.shown.endpoint.shardOf()), p.shown.endpoint)
-	}
-	if p.shown.lid != 0 {
-		key := lidKeyOf(p.shown.lid, p.shown.endpoint.qpn)
-		delete(v.lids.shard(key.shardOf()), key)
+		delete(v.sources.shard(shardOf(&p.shown.key)), p.shown.key)
 	}
 	p.shown = shown{}
 }
@@ -109,7 +101,7 @@ func (v *view) publish() {
 	if !v.dirty || !v.rush && v.next().After(v.step.now) {
 		return
 	}
-	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied+v.lids.copied+v.host.stations.marks.copied+v.host.stations.places.copied)*copyPause
+	pause := publishPause + time.Duration(v.routes.copied+v.sources.copied+v.host.stations.marks.copied+v.host.stations.places.copied)*copyPause
 	v.epoch, v.dirty, v.rush = v.epoch+1, false, false
 	v.pause, v.late = v.step.now.Add(pause), time.Time{}
 	v.step.emit(Publish{v.snapshot()})
@@ -119,10 +111,10 @@ func (v *view) publish() {
 func (v *view) snapshot() *Snapshot {
 	link, st := &v.host.link, &v.host.stations
 	return &Snapshot{
-		epoch: v.epoch, up: link.up, self: link.self, lid: link.lid, broadcast: link.broadcast, groups: link.groups,
+		epoch: v.epoch, up: link.up, self: link.key(), broadcast: link.broadcast, groups: link.groups,
 		own: st.own.mac, ownSent: st.own.sent, stations: st.marks.publish(),
 		home: st.home.mac, fallback6: st.fallback(netip.IPv6Unspecified()),
 		given: slices.Clone(st.home.ips[:min(len(st.home.ips), maxCompared)]), links: st.links, places: st.places.publish(),
-		routes: v.routes.publish(), sources: v.sources.publish(), lids: v.lids.publish(),
+		routes: v.routes.publish(), sources: v.sources.publish(),
 	}
 }

@@ -14,7 +14,7 @@ import (
 func TestSeekOfARemovedPeer(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.source(), false})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.key(), false})
 	b.step(attachedAt(peerB)) // ours now
 	before := b.table.Stats()
 	out := b.advance(time.Second)
@@ -26,7 +26,7 @@ func TestSeekOfARemovedPeer(t *testing.T) {
 // TestSeekForAPacketFromAGroup: in the name of a source that no node can have, no one is asked.
 func TestSeekForAPacketFromAGroup(t *testing.T) {
 	b := attachedBench(t, Config{})
-	for _, a := range b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), ipPacket(ip("ff02::9"), ip("fe80::9:1"))...), peerB.source(), false}) {
+	for _, a := range b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), ipPacket(ip("ff02::9"), ip("fe80::9:1"))...), peerB.key(), false}) {
 		if s, ok := a.(SendHost); ok {
 			t.Errorf("a frame for the host: % x", s.Frame)
 		}
@@ -37,7 +37,7 @@ func TestSeekForAPacketFromAGroup(t *testing.T) {
 func TestOtherStationsEndNoSeek(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.source(), false})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.key(), false})
 	b.step(claimOf(firstMAC, "10.0.0.8"))
 	if n := b.table.Stats().Kept; n != 1 {
 		t.Fatalf("%d packets are kept, want 1", n)
@@ -55,7 +55,7 @@ func TestSeeksEndInOrder(t *testing.T) {
 	addrs := []netip.Addr{ip(ipA), ip(llA)}
 	for i := range byte(16) {
 		to := netip.AddrFrom4([4]byte{10, 0, 0, 0x80 | i*7%16})
-		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), to)...), peerB.source(), false})
+		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), to)...), peerB.key(), false})
 		addrs = append(addrs, to)
 	}
 	var got []netip.Addr

@@ -1,6 +1,10 @@
 package neigh
 
-import "maps"
+import (
+	"maps"
+
+	"ipoibd/hca"
+)
 
 // numShards is the number of maps that a table of the snapshot is divided into. A snapshot
 // copies the list of maps, and the maps that have changed since the last one, so a single
@@ -47,8 +51,8 @@ func (d *draft[K, V]) publish() *shards[K, V] {
 // shardOf returns the shard of a MAC. All but the first bits of a MAC come from a hash.
 func (k macKey) shardOf() uint { return uint(k % numShards) }
 
-// shardOf returns the shard of an endpoint. GIDs differ in their last bytes, and interfaces
-// at one GID in their QPNs.
-func (e *endpoint) shardOf() uint {
-	return (uint(e.gid[15]) ^ uint(e.gid[14])<<3 ^ uint(e.gid[13])<<6 ^ uint(e.qpn)) % numShards
+// shardOf returns the shard of the key of a sender. GIDs differ in their last bytes, LIDs in their last bits, and
+// interfaces at one port in their QPNs.
+func shardOf(key *hca.UDSource) uint {
+	return (uint(key.GID[15]) ^ uint(key.GID[14])<<3 ^ uint(key.GID[13])<<6 ^ uint(key.LID) ^ uint(key.QPN)) % numShards
 }

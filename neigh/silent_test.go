@@ -21,7 +21,7 @@ func talkingBench(tb testing.TB, n int) *bench {
 	}
 	b.advance(time.Second / 2)
 	for i := range n {
-		b.snap.PeerMAC(numbered(i).source())
+		b.snap.PeerMAC(numbered(i).key())
 	}
 	b.advance(time.Second / 2)
 	return b
@@ -45,7 +45,7 @@ func TestSilentPeerIsAskedForInTime(t *testing.T) {
 		mac, e := b.macOf(numbered(0)), numbered(0)
 		b.pass(rand.N(2*time.Second), 10*time.Millisecond, func() {
 			b.snap.Unicast(mac)
-			b.snap.PeerMAC(e.source())
+			b.snap.PeerMAC(e.key())
 		})
 		silent := b.now
 		for b.table.Stats().Silences == 0 {
@@ -71,7 +71,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 		for range 50 {
 			b.snap.Unicast(mac)
 			b.advance(rand.N(silenceLimit / 2))
-			b.snap.PeerMAC(e.source())
+			b.snap.PeerMAC(e.key())
 			b.advance(rand.N(3 * silenceLimit))
 		}
 		if s := b.table.Stats(); s.Silences != 0 || s.Requests != 0 {
@@ -203,7 +203,7 @@ func BenchmarkReadMarks(b *testing.B) {
 func BenchmarkPeerMAC(b *testing.B) {
 	bench := knownBench(b)
 	for b.Loop() {
-		bench.snap.PeerMAC(peerB.source())
+		bench.snap.PeerMAC(peerB.key())
 	}
 }
 
@@ -211,7 +211,7 @@ func BenchmarkPeerMAC(b *testing.B) {
 // before, and a peer that is silent afterwards is verified in time.
 func TestIdleTableRests(t *testing.T) {
 	b := talkingBench(t, 1)
-	b.snap.PeerMAC(numbered(0).source())
+	b.snap.PeerMAC(numbered(0).key())
 	b.step(DataIdle{Idle: true})
 	if heard := b.table.Peers()[0].Heard; !heard.Equal(b.now) {
 		t.Errorf("heard %v ago, want now: the last mark was not read", b.now.Sub(heard))

@@ -16,8 +16,7 @@ import (
 type Snapshot struct {
 	epoch     uint64
 	up        bool
-	self      endpoint
-	lid       hca.LID // of the port, without path bits; 0: RoCE
+	self      hca.UDSource
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest
 	own       ipoib.MAC
@@ -29,8 +28,9 @@ type Snapshot struct {
 	places    *shards[ipKey, ipoib.MAC]     // destinations by address, zero: the fallback; nil: none
 	fallback6 ipoib.MAC                     // for IPv6 addresses that are not on the link; for others it is home
 	routes    *shards[macKey, route]        // peers with a handle; nil: none
-	sources   *shards[endpoint, source]     // peers with a handle, and those whose MAC is not the plain one; nil: none, or InfiniBand
-	lids      *shards[lidKey, source]       // peers whose LID is known; nil: none, or RoCE
+	// sources are, by key, the peers with a handle and those whose MAC is not the plain one; on InfiniBand those whose
+	// LID is known. nil: none
+	sources *shards[hca.UDSource, source]
 }
 
 // route is a peer as a destination.
@@ -88,44 +88,42 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
 // one. On InfiniBand it is the MAC of a GID made from LID and QPN, and always another one. This is harmless, because the host sends only to MACs from ARP and ND.
 func (s *Snapshot) PeerMAC(from hca.UDSource) (mac ipoib.MAC, bytes *atomic.Uint64) {
-	if peer, ok := s.source(from); ok {
+	if peer, ok := s.source(&from); ok {
 		mark(&peer.heard.mark)
 		return peer.mac, &peer.heard.bytes
 	}
+	return s.strangerMAC(from), nil
+}
+
+// strangerMAC returns the MAC of a sender that is not in the snapshot.
+func (s *Snapshot) strangerMAC(from hca.UDSource) ipoib.MAC {
 	gid := from.GID
 	if from.LID != 0 {
 		gid = hca.GID{10: byte(from.LID >> 8), 11: byte(from.LID), 13: byte(from.QPN >> 16), 14: byte(from.QPN >> 8), 15: byte(from.QPN)}
 	}
-	mac = plainMAC(gid)
+	mac := plainMAC(gid)
 	for n := uint32(1); n <= maxRehashes && s.isStation(mac); n++ { // stations can be invented that have them all
 		mac = rehashedMAC(gid, from.QPN, n)
 	}
-	return mac, nil
+	return mac
 }
 
 // InUse reports whether a sender is a used peer. It marks nothing.
 func (s *Snapshot) InUse(from hca.UDSource) bool {
-	peer, ok := s.source(from)
+	peer, ok := s.source(&from)
 	return ok && peer.used
 }
 
-func (s *Snapshot) source(from hca.UDSource) (source, bool) {
+// source returns the peer that is a sender. It makes from the key, in place, because copies are a good part of the
+// costs of a look-up.
+func (s *Snapshot) source(from *hca.UDSource) (source, bool) {
 	if from.LID != 0 {
-		return s.sourceAt(lidKeyOf(from.LID, from.QPN))
+		*from = from.Key()
 	}
 	if s.sources == nil {
 		return source{}, false
 	}
-	e := endpoint{from.GID, from.QPN}
-	peer, ok := s.sources[e.shardOf()][e]
-	return peer, ok
-}
-
-func (s *Snapshot) sourceAt(key lidKey) (source, bool) {
-	if s.lids == nil {
-		return source{}, false
-	}
-	peer, ok := s.lids[key.shardOf()][key]
+	peer, ok := s.sources[shardOf(from)][*from]
 	return peer, ok
 }
 
@@ -194,9 +192,9 @@ func (s *Snapshot) isStation(m ipoib.MAC) bool { return m == s.own || s.station(
 // Self reports whether a sender is this interface itself.
 func (s *Snapshot) Self(from hca.UDSource) bool {
 	if from.LID != 0 {
-		return s.up && s.lid == from.LID && s.self.qpn == from.QPN
+		from = from.Key()
 	}
-	return s.up && s.self == endpoint{from.GID, from.QPN}
+	return s.up && s.self == from
 }
 
 // mark sets a mark, without writing if it is already set.

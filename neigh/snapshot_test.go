@@ -29,7 +29,7 @@ func TestSnapshotLookups(t *testing.T) {
 	if d, ok := s.Group(ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))); !ok || d != broadcast {
 		t.Errorf("Group: %v, %v, want the broadcast destination", d, ok)
 	}
-	if !s.Self(selfEnd.source()) || s.Self(endpoint{selfEnd.gid, selfEnd.qpn + 1}.source()) || s.Self(peerB.source()) {
+	if !s.Self(selfEnd.key()) || s.Self(endpoint{selfEnd.gid, selfEnd.qpn + 1}.key()) || s.Self(peerB.key()) {
 		t.Error("Self is wrong")
 	}
 	if !s.FromHost(ownMAC) || s.FromHost(ipoib.MAC{}) || s.FromHost(b.macOf(peerB)) {
@@ -42,19 +42,19 @@ func TestSnapshotLookups(t *testing.T) {
 func TestSnapshotShowsPeersInUse(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
-	if b.snap.InUse(peerB.source()) {
+	if b.snap.InUse(peerB.key()) {
 		t.Error("in use before any data")
 	}
 	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), 2, ipA, ipB)))
 	b.advance(time.Second)
-	if b.snap.InUse(peerB.source()) {
+	if b.snap.InUse(peerB.key()) {
 		t.Error("in use after an answer")
 	}
 	if _, _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
 		t.Fatal("no handle")
 	}
 	b.advance(markInterval + 2*latePause)
-	if !b.snap.InUse(peerB.source()) || b.snap.InUse(endpoint{peerB.gid, peerB.qpn + 1}.source()) {
+	if !b.snap.InUse(peerB.key()) || b.snap.InUse(endpoint{peerB.gid, peerB.qpn + 1}.key()) {
 		t.Error("after data: the peer is not in use, or another queue pair of its GID is")
 	}
 }
@@ -67,7 +67,7 @@ func TestZeroSnapshot(t *testing.T) {
 	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.UDSource{}) || s.InUse(hca.UDSource{}) || s.Epoch() != 0 {
 		t.Error("the zero snapshot contains a peer")
 	}
-	if mac, bytes := s.PeerMAC(peerB.source()); mac != plainMAC(peerB.gid) || bytes != nil {
+	if mac, bytes := s.PeerMAC(peerB.key()); mac != plainMAC(peerB.gid) || bytes != nil {
 		t.Error("the zero snapshot's PeerMAC is not the plain MAC")
 	}
 }
@@ -77,12 +77,12 @@ func TestZeroSnapshot(t *testing.T) {
 func TestPeerMACAvoidsTheHost(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{plainMAC(peerB.gid)})
-	if got, bytes := b.snap.PeerMAC(peerB.source()); got != rehashedMAC(peerB.gid, peerB.qpn, 1) || bytes != nil {
+	if got, bytes := b.snap.PeerMAC(peerB.key()); got != rehashedMAC(peerB.gid, peerB.qpn, 1) || bytes != nil {
 		t.Errorf("MAC %v, want the first rehash", got)
 	}
 	b.step(attachedAt(selfEnd))
 	b.meet(peerB, ipB)
-	if got, _ := b.snap.PeerMAC(peerB.source()); got != b.macOf(peerB) {
+	if got, _ := b.snap.PeerMAC(peerB.key()); got != b.macOf(peerB) {
 		t.Errorf("the table gave %v", got)
 	}
 }
@@ -114,7 +114,7 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 		s.Unicast(mac)
 		s.Unicast(ownMAC)
 		s.Group(stranger)
-		s.PeerMAC(peerB.source())
+		s.PeerMAC(peerB.key())
 		s.PeerMAC(hca.UDSource{GID: stranger, QPN: 5})
 		s.StationMAC(selfIP)
 		s.FromHost(ownMAC)
@@ -143,7 +143,8 @@ func TestPublishRate(t *testing.T) {
 			for i := range peers {
 				before := b.snap.Epoch()
 				e := c.at(i)
-				shard := e.shardOf()
+				key := e.key()
+				shard := shardOf(&key)
 				p.quickStep(fabricARP(e, ipoib.ARPRequest, ipC, ipC, true))
 				p.quickStep(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(ipC)))
 				if b.snap.Epoch() == before {

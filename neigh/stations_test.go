@@ -255,7 +255,7 @@ func TestNetworkOfAnAddressChanges(t *testing.T) {
 func TestAnotherBridgeKnowsNoStations(t *testing.T) {
 	b := bridged(t)
 	b.step(claimOf(ownMAC, "10.0.0.8"))
-	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.source(), false})
+	b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv4), ipPacket(ip(ipB), ip("10.0.0.9"))...), peerB.key(), false})
 	b.advance(2 * time.Second)
 	for _, addr := range []string{"10.0.0.8", "10.0.0.9"} {
 		if _, ok := b.snap.StationMAC(ip(addr)); !ok {
@@ -304,7 +304,7 @@ func TestUnknownAddressesLeaveRoom(t *testing.T) {
 	for i := range 2 * maxKeptBytes / len(big) {
 		packet := append([]byte(nil), big...)
 		packet[39] = byte(i % 200)
-		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), packet...), peerB.source(), false})
+		b.step(FromFabric{append(newMessage(ipoib.EtherTypeIPv6), packet...), peerB.key(), false})
 	}
 	before := b.table.Stats()
 	if before.Drops[DropKeptBytes] == 0 {

@@ -136,7 +136,7 @@ func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 			p.snap.Unicast(to)
 		}
 		if from != nil {
-			p.snap.PeerMAC(from.source())
+			p.snap.PeerMAC(from.key())
 		}
 		before := p.table.Stats()
 		at, ok := p.table.NextDeadline()
@@ -365,15 +365,15 @@ func (p *player) fabricEvent(w []string) FromFabric {
 	}
 	if w[0] == "ip" {
 		src, dst := ip(w[1]), ip(w[3])
-		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.source(), multicast}
+		return FromFabric{append(newMessage(etherTypeFor(dst)), ipPacket(src, dst)...), from.key(), multicast}
 	}
 	if w[0] == "query" {
 		src := ip(w[2])
-		return FromFabric{append(newMessage(etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...), from.source(), multicast}
+		return FromFabric{append(newMessage(etherTypeFor(src)), ipoib.AppendMembershipQuery(nil, src)...), from.key(), multicast}
 	}
 	if w[0] == "echo" {
 		echo := ipoib.Echo{Reply: w[1] == "reply", ID: uint64(transcript.Number(p.tb, w[3]))}
-		return FromFabric{echo.Message(56), from.source(), multicast}
+		return FromFabric{echo.Message(56), from.key(), multicast}
 	}
 	m, link := p.ndArgs(w)
 	if link != "" {

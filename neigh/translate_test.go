@@ -48,7 +48,7 @@ func TestARPBytes(t *testing.T) {
 	if !bytes.Equal(sent.Msg, want) || sent.Dest != broadcast {
 		t.Errorf("request to %v\n got %x\nwant %x", sent.Dest, sent.Msg, want)
 	}
-	got := only[SendHost](t, b.step(FromFabric{From: peerB.source(), Msg: unhex(t, `0806 0000
+	got := only[SendHost](t, b.step(FromFabric{From: peerB.key(), Msg: unhex(t, `0806 0000
 		0020 0800 14 04 0002
 		80 000022 00000000000000000000ffffc0000202 0a000002
 		00 000011 00000000000000000000ffffc0000201 0a000001`)}))
@@ -68,7 +68,7 @@ func TestRARP(t *testing.T) {
 	b := attachedBench(t, Config{})
 	arp := ipoib.ARP{Op: 3, SHA: peerB.addr(), SPA: ip(ipB), THA: peerB.addr(), TPA: ip("0.0.0.0")}
 	msg := arp.Append(newMessage(ipoib.EtherTypeRARP))
-	f, _ := parseFrame(only[SendHost](t, b.step(FromFabric{Msg: msg, From: peerB.source(), Multicast: true})).Frame)
+	f, _ := parseFrame(only[SendHost](t, b.step(FromFabric{Msg: msg, From: peerB.key(), Multicast: true})).Frame)
 	got, err := ipoib.ParseEtherARP(f.body())
 	mac := b.macOf(peerB)
 	if err != nil || f.typ != ipoib.EtherTypeRARP || !f.dst.IsBroadcast() || got.SHA != mac || got.THA != mac {
@@ -172,7 +172,7 @@ func TestRefusedFrames(t *testing.T) {
 	with := func(change func(f []byte) []byte) FromHost { return FromHost{change(bytes.Clone(good))} }
 	message := fabricARP(peerB, ipoib.ARPRequest, ipB, ipA, true)
 	from := func(e endpoint) FromFabric {
-		return FromFabric{Msg: message.Msg, From: e.source(), Multicast: true}
+		return FromFabric{Msg: message.Msg, From: e.key(), Multicast: true}
 	}
 	for _, c := range []struct {
 		why Reason
@@ -194,9 +194,9 @@ func TestRefusedFrames(t *testing.T) {
 		{DropBadND, hostND(ownMAC, ipoib.Broadcast, ndMessage{typ: ipoib.NDNeighborSolicit, src: ip(llA), dst: ip(llB)})},
 		{DropRunt, FromFabric{}},
 		{DropRunt, FromFabric{Msg: message.Msg[:3]}},
-		{DropBadARP, FromFabric{Msg: message.Msg[:59], From: peerB.source()}},
-		{DropRunt, FromFabric{Msg: []byte{8, 0, 0, 0, 0x45}, From: peerB.source()}},
-		{DropEtherType, FromFabric{Msg: []byte{0x81, 0, 0, 0, 0x45}, From: peerB.source()}},
+		{DropBadARP, FromFabric{Msg: message.Msg[:59], From: peerB.key()}},
+		{DropRunt, FromFabric{Msg: []byte{8, 0, 0, 0, 0x45}, From: peerB.key()}},
+		{DropEtherType, FromFabric{Msg: []byte{0x81, 0, 0, 0, 0x45}, From: peerB.key()}},
 		{DropBadSource, from(endpoint{hca.GID{}, 0x22})},
 		{DropBadSource, from(endpoint{gidOf("224.0.0.1"), 0x22})},
 		{DropBadSource, from(endpoint{peerB.gid, hca.QPNGSI})},

@@ -122,7 +122,7 @@ func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 			b.advance(late)
 			b.ready(out)
 			b.advance(200 * time.Millisecond)
-			b.snap.PeerMAC(e.source())
+			b.snap.PeerMAC(e.key())
 			b.advance(3 * silenceLimit)
 			if n := b.table.Stats().Silences; n != 0 {
 				t.Errorf("self %v, handle after %v: %d silences counted, want none", self, late, n)
@@ -159,7 +159,7 @@ func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	}
 	for range 100 {
 		b.pass(silenceLimit/2, 50*time.Millisecond, func() { b.snap.Unicast(mac) }) // to all of them
-		b.snap.PeerMAC(e.source())                                                  // from one
+		b.snap.PeerMAC(e.key())                                                  // from one
 	}
 	if n := b.table.Stats().Silences; n != 0 {
 		t.Errorf("%d silences counted, want none", n)

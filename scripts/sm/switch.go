@@ -49,7 +49,8 @@ type host struct {
 
 	// Guarded by the switch's mu.
 	relay    relay
-	control  ibwire.Control // as the host knows it, without events
+	control  ibwire.Control // of the last poll, without events
+	told     ibwire.Control // as the host knows it
 	raised   ibwire.Events  // besides those that follow from changes
 	counters Counters
 }
@@ -178,7 +179,7 @@ func (s *Switch) handle(h *host, frame []byte) {
 	switch {
 	case ok && etherType == ibwire.TypeControl:
 		h.counters.Hellos++
-		h.control = ibwire.Control{}
+		h.told = ibwire.Control{}
 	case ok && etherType == ibwire.TypePacket:
 		s.handlePacket(h, body)
 	default: // such as the IPv6 multicast of the guest's netdev
@@ -313,19 +314,20 @@ func (s *Switch) update(h *host, current ibwire.Control) {
 	defer s.mu.Unlock()
 	p := &s.ports[h.number]
 	p.state, p.mtu = current.State, mtuBytes(current.MTU)
-	if current == h.control && h.raised == 0 {
+	h.control = current
+	if current == h.told && h.raised == 0 {
 		return
 	}
 	frame := current
-	frame.Events = changes(&h.control, &current) | h.raised
+	frame.Events = changes(&h.told, &current) | h.raised
 	select {
 	case h.queue <- ibwire.Frame(ibwire.TypeControl, frame.Append(nil)):
-		h.control, h.raised = current, 0
+		h.told, h.raised = current, 0
 	default: // again with the next poll
 	}
 }
 
-// Port returns the attributes of a host's port, as the host knows them.
+// Port returns the attributes of a host's port; the host has been informed of them, unless its queue is full.
 func (s *Switch) Port(i int) ibwire.Control {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,9 +1,11 @@
 package verbstest
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,12 +145,16 @@ func netdevOf(t testing.TB, device string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// wireOf returns the name of the netdev that carries the packets of an InfiniBand HCA.
+// wireOf returns the name of the netdev that carries the packets of an InfiniBand HCA. The interfaces of the kernel's
+// IPoIB are beside it, and have another type.
 func wireOf(t testing.TB, device string) string {
 	t.Helper()
-	entries, err := os.ReadDir(path.Join("/sys/class/infiniband", device, "device/net"))
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("netdevs of %s: %v, %v, want one", device, entries, err)
+	netdevs, _ := filepath.Glob(path.Join("/sys/class/infiniband", device, "device/net/*"))
+	for _, dir := range netdevs {
+		if text, err := os.ReadFile(path.Join(dir, "type")); err == nil && strings.TrimSpace(string(text)) == fmt.Sprint(unix.ARPHRD_ETHER) {
+			return path.Base(dir)
+		}
 	}
-	return entries[0].Name()
+	t.Fatalf("netdevs of %s: %q, want one of Ethernet", device, netdevs)
+	return ""
 }

@@ -38,19 +38,27 @@ panic: test timed out
 	}
 }
 
-// An exception must fail, any other test must pass, and the end of a binary that crashed is no failure of an exception.
+// An exception must fail with its text, any other test must pass, and a test that never ended has not failed.
 func TestJudge(t *testing.T) {
-	for _, c := range []struct{ action, reason, want string }{
-		{"pass", "", ""},
-		{"fail", "", "fail"},
-		{"skip", "", "skip"},
-		{"", "", "never ended"},
-		{"fail", "its way", ""},
-		{"pass", "its way", "pass, should fail: its way"},
-		{"", "its way", "never ended, should fail: its way"},
+	for _, c := range []struct {
+		action      string
+		isException bool
+		text        string // in the output "refused"
+		want        string
+	}{
+		{"pass", false, "", ""},
+		{"fail", false, "", "fail"},
+		{"skip", false, "", "skip"},
+		{"", false, "", "never ended"},
+		{"fail", true, "refused", ""},
+		{"fail", true, "lost", `it should fail with "lost"`},
+		{"pass", true, "refused", "pass, but it should fail"},
+		{"", true, "refused", "never ended, but it should fail"},
 	} {
-		if got := (&outcome{action: c.action}).judge(c.reason); got != c.want {
-			t.Errorf("outcome %q with reason %q: %q, want %q", c.action, c.reason, got, c.want)
+		o := &outcome{action: c.action}
+		o.output.WriteString("refused")
+		if got := o.judge(c.isException, c.text); got != c.want {
+			t.Errorf("outcome %q, exception %v with %q: %q, want %q", c.action, c.isException, c.text, got, c.want)
 		}
 	}
 }

@@ -14,7 +14,8 @@ UNIT_BUDGET  ?= 16m
 NETNS_BUDGET ?= 6m
 E2E_BUDGET   ?= 26m
 DEB_BUDGET   ?= 10m
-VM_BUDGET    ?= 38m
+VM_BUDGET    ?= 42m
+SM_BUDGET    ?= 4m
 K8S_BUDGET   ?= 5m
 ARM64_BUDGET ?= 4m
 DOCKER_BUDGET ?= 8m
@@ -62,8 +63,10 @@ IS_NS   := /linktest\/nstest/
 IS_E2E  := $$1 == "$(E2E)"
 DEB     := ipoibd/scripts/deb
 IS_DEB  := $$1 == "$(DEB)"
-VM      := ipoibd/scripts/vm
-IS_VM   := $$1 == "$(VM)"
+VM      := ipoibd/scripts/vm ipoibd/scripts/vm/infiniband
+IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
+SM      := ipoibd/scripts/sm
+IS_SM   := $$1 == "$(SM)"
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
 
@@ -80,7 +83,7 @@ build: ## compile bin/ipoibd
 image: ## build the container images
 	@scripts/image/build
 
-.PHONY: deps deps-bench deps-deb deps-vm deps-docker
+.PHONY: deps deps-bench deps-deb deps-vm deps-sm deps-docker
 deps:
 	@scripts/deps
 deps-bench: deps
@@ -89,6 +92,8 @@ deps-deb: deps
 	@scripts/deps deb
 deps-vm: deps
 	@scripts/deps vm || echo "the tests with guests will report what is missing" >&2
+deps-sm: deps
+	@scripts/deps sm || echo "the tests with a subnet manager will report what is missing" >&2
 deps-docker: deps
 	@scripts/deps docker || echo "the tests with containers will report what is missing" >&2
 
@@ -96,7 +101,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-vm
 .PHONY: test
-test: deps-vm deps-docker ## every test, as root: what CI runs; about 40 minutes
+test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine
@@ -106,13 +111,13 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 	go build -o /dev/null ./cmd/ipoibd
 	go vet ./...
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run make fmt" >&2; exit 1; }
-	go test -short $(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB)))
+	go test -short $(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB)))
 
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-vm
+.PHONY: test-tidy test-lint test-unit test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
@@ -120,11 +125,11 @@ test-lint:
 test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
-	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
+	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
 # The rings with real interfaces and processes wait more than they compute, so they run two at a time: test-e2e, and the
 # shorter ones one by one.
-test-hosts: deps-docker deps-deb
-	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64
+test-hosts: deps-docker deps-deb deps-sm
+	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64 test-sm
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run three at a time, since they wait most of the time.
@@ -145,11 +150,14 @@ test-arm64: deps-docker
 # Containers of Docker and Podman.
 test-docker: deps-docker
 	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
+# OpenSM on a simulated InfiniBand switch.
+test-sm: deps-sm
+	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
-# the progress of the download.
-test-vm: deps-vm
+# the progress of the download. One package runs after the other, because each has two guests.
+test-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(VM),$(VM_BUDGET),-count=1)
+	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=1)
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm

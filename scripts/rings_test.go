@@ -78,7 +78,7 @@ func TestMakeTestReportsEveryFailure(t *testing.T) {
 	} {
 		t.Run(c.rings+" CI="+c.ci, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command("make", "--old-file=deps-vm", "--old-file=deps-docker", "test", "RINGS="+c.rings)
+			cmd := exec.Command("make", "--old-file=deps-vm", "--old-file=deps-sm", "--old-file=deps-docker", "test", "RINGS="+c.rings)
 			cmd.Dir = root
 			// Do not inherit the flags of a `make test` that runs this test.
 			cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=", "MAKEFILES="+dir+"/rings.mk", "CI="+c.ci)

@@ -76,7 +76,7 @@ func (c *client) call(kind int, data []byte) ([]byte, error) {
 
 // send gives ibsim a packet.
 func (c *client) send(e *envelope) error {
-	_, err := c.data.WriteToUnix(e.append(nil), c.out)
+	_, err := c.data.WriteToUnix(e.bytes(), c.out)
 	return err
 }
 

@@ -61,7 +61,6 @@ const tidMask = 1<<48 - 1
 
 func tidOf(mad []byte) uint64         { return binary.BigEndian.Uint64(mad[offTID:]) }
 func setTID(mad []byte, tid uint64)   { binary.BigEndian.PutUint64(mad[offTID:], tid) }
-func attrOf(mad []byte) uint16        { return binary.BigEndian.Uint16(mad[offAttr:]) }
 func statusOf(mad []byte) uint16      { return binary.BigEndian.Uint16(mad[offStatus:]) }
 func setStatus(mad []byte, to uint16) { binary.BigEndian.PutUint16(mad[offStatus:], to) }
 

@@ -82,8 +82,8 @@ type envelope struct {
 	mad            [madLen]byte
 }
 
-func (e *envelope) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint16(b, e.dlid)
+func (e *envelope) bytes() []byte {
+	b := binary.BigEndian.AppendUint16(nil, e.dlid)
 	b = append(b, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, e.slid)
 	b = append(b, 0, 0)

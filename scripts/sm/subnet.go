@@ -193,7 +193,7 @@ func (s *Subnet) startSwitch(number uint32, hosts int) {
 		s.tb.Fatal(err)
 	}
 	s.tb.Cleanup(func() {
-		if err := s.Switch.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			s.tb.Errorf("the switch: %v", err)
 		}
 	})

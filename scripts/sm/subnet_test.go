@@ -143,17 +143,18 @@ func TestRestartedSubnetManager(t *testing.T) {
 	s.WaitMembers(g.MLID, 0, 2)
 }
 
-// A subnet manager that starts without its memory assigns new LIDs, and the hosts learn of them.
+// A subnet manager that starts without its memory replaces LIDs that it has not assigned. The hosts learn of the new
+// ones, and reach it.
 func TestForgottenLIDs(t *testing.T) {
 	s := Start(t, Spec{Hosts: 2})
-	before := s.Port(1)
-	s.ChangeLID(1, before.LID+40)
+	wrong := s.Port(1).LID + 40
+	s.ChangeLID(1, wrong)
+	s.eventually("host 1 has another LID", func() bool { return s.Port(1).LID == wrong })
 	s.RestartSM(true)
-	s.eventually("host 1 has a LID of the new subnet manager", func() bool {
-		p := s.Port(1)
-		return p.State == hca.PortActive && p.LID != 0 && p.LID != before.LID+40
+	s.eventually("host 1 joins with a LID of the new subnet manager", func() bool {
+		_, err := s.group(1, joinRequest(methodSet, &broadcast, s.GID(1)))
+		return err == nil && s.Port(1).LID != wrong
 	})
-	s.Join(1, broadcast)
 }
 
 // Faults of requests: lost ones have no answer, and busy ones are answered by the switch.

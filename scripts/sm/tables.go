@@ -21,8 +21,6 @@ const noPort = 0xff
 // groups covers 16 ports.
 type portMask uint16
 
-func (m portMask) has(port uint8) bool { return port < 16 && m>>port&1 != 0 }
-
 // ports returns the ports of the set in ascending order.
 func (m portMask) ports() (list []uint8) {
 	for ; m != 0; m &= m - 1 {

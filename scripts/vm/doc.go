@@ -5,7 +5,8 @@
 // The packages in this directory create the guests: kernel gets the kernels, image
 // creates a guest's file system, agent is its first program, protocol is the
 // protocol between agent and test, and guest combines these and is imported by
-// tests. numbered is a program that counts messages.
+// tests. numbered is a program that counts messages. ibwire is an InfiniBand HCA for
+// guests, and infiniband has the tests with it.
 //
 // # Scenarios
 //

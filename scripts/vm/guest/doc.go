@@ -36,7 +36,8 @@
 //
 // A NIC is a TAP on a [nstest.Segment], where network namespaces of this machine
 // and other guests can be. In the guest they are eth0, eth1... in order; eth0 up
-// with the addresses of its host number, if it has one.
+// with the addresses of its host number, if it has one. A NIC can also be on a wire, a
+// pair of sockets, which needs no namespace; [Guest.LoadInfiniBand] makes it an InfiniBand HCA.
 //
 // # The end
 //

@@ -133,16 +133,6 @@ static bool pkeys_match(u16 a, u16 b)
 	return (a & 0x7fff) && (a & 0x7fff) == (b & 0x7fff) && ((a | b) & 0x8000);
 }
 
-static int pkey_index(struct wire *w, u16 pkey)
-{
-	int i;
-
-	for (i = 0; i < WIRE_PKEYS; i++)
-		if (pkeys_match(pkey, READ_ONCE(w->pkeys[i])))
-			return i;
-	return -ENOENT;
-}
-
 /* ---- receiving ---- */
 
 /* A packet within a frame; the pointers are into the frame. */
@@ -201,7 +191,7 @@ static bool parse(u8 *frame, u32 frame_len, struct packet *p)
 static bool admits(struct wire *w, struct rvt_qp *qp, struct packet *p, struct ib_wc *wc)
 {
 	u32 num = qp->ibqp.qp_num;
-	int index;
+	u16 i;
 
 	if (!(ib_rvt_state_ops[qp->state] & RVT_PROCESS_RECV_OK))
 		return false;
@@ -209,16 +199,16 @@ static bool admits(struct wire *w, struct rvt_qp *qp, struct packet *p, struct i
 		return false;
 	if (num == 0)
 		return true;
-	if (p->qkey != qp->qkey) {
-		w->port.qkey_violations++;
+	if (p->qkey != qp->qkey)
 		return false;
+	if (num != 1)
+		return pkeys_match(p->pkey, READ_ONCE(w->pkeys[qp->s_pkey_index]));
+	for (i = 0; i < WIRE_PKEYS; i++) {
+		wc->pkey_index = i;
+		if (pkeys_match(p->pkey, READ_ONCE(w->pkeys[i])))
+			return true;
 	}
-	if (num == 1) {
-		index = pkey_index(w, p->pkey);
-		wc->pkey_index = max(index, 0);
-		return index >= 0;
-	}
-	return pkeys_match(p->pkey, READ_ONCE(w->pkeys[qp->s_pkey_index]));
+	return false;
 }
 
 /* next_receive gets the next posted receive, if it has room for len bytes. */
@@ -251,10 +241,8 @@ static void deliver(struct wire *w, struct rvt_qp *qp, struct packet *p)
 	unsigned long flags;
 
 	spin_lock_irqsave(&qp->r_lock, flags);
-	if (!admits(w, qp, p, &wc) || !next_receive(qp, wc.byte_len)) {
-		w->port.n_pkt_drops++;
+	if (!admits(w, qp, p, &wc) || !next_receive(qp, wc.byte_len))
 		goto out;
-	}
 	if (p->grh) {
 		rvt_copy_sge(qp, &qp->r_sge, p->grh, GRH_LEN, true, false);
 		wc.wc_flags = IB_WC_GRH;
@@ -294,36 +282,19 @@ static void receive(struct wire *w, u8 *frame, u32 len)
 	struct packet p;
 	struct rvt_qp *qp;
 
-	if (!parse(frame, len, &p)) {
-		w->port.n_pkt_drops++;
+	if (!parse(frame, len, &p))
 		return;
-	}
 	if (is_multicast(p.dlid)) {
 		deliver_group(w, &p);
 		return;
 	}
-	if (!is_own(w, p.dlid) || (p.grh && p.grh->dgid.global.interface_id != w->guid)) {
-		w->port.n_pkt_drops++;
+	if (!is_own(w, p.dlid) || (p.grh && p.grh->dgid.global.interface_id != w->guid))
 		return;
-	}
 	rcu_read_lock();
 	qp = rvt_lookup_qpn(&w->rdi, &w->port, p.dest_qpn);
 	if (qp)
 		deliver(w, qp, &p);
-	else
-		w->port.n_pkt_drops++;
 	rcu_read_unlock();
-}
-
-static int on_packet(struct sk_buff *skb, struct net_device *ndev, struct packet_type *type, struct net_device *orig)
-{
-	struct wire *w = container_of(type, struct wire, packets);
-
-	skb = skb_share_check(skb, GFP_ATOMIC);
-	if (skb && !skb_linearize(skb) && READ_ONCE(w->state) == IB_PORT_ACTIVE)
-		receive(w, skb->data, skb->len);
-	kfree_skb(skb);
-	return NET_RX_SUCCESS;
 }
 
 static void dispatch(struct wire *w, enum ib_event_type type)
@@ -333,19 +304,20 @@ static void dispatch(struct wire *w, enum ib_event_type type)
 	ib_dispatch_event(&event);
 }
 
-static bool control_valid(const struct control *c)
+static bool is_unicast(__be16 lid)
 {
-	return be16_to_cpu(c->lid) < be16_to_cpu(IB_MULTICAST_LID_BASE) &&
-	       be16_to_cpu(c->sm_lid) < be16_to_cpu(IB_MULTICAST_LID_BASE) &&
-	       c->sm_sl <= 15 && c->lmc <= 7 && c->state >= IB_PORT_DOWN && c->state <= IB_PORT_ACTIVE_DEFER &&
-	       c->mtu >= IB_MTU_256 && c->mtu <= IB_MTU_4096;
+	return be16_to_cpu(lid) < be16_to_cpu(IB_MULTICAST_LID_BASE);
 }
 
+/* apply applies a control frame, unless a field is out of range. */
 static void apply(struct wire *w, const struct control *c)
 {
 	u32 events = be32_to_cpu(c->events) & CONTROL_EVENTS;
 	int i;
 
+	if (!is_unicast(c->lid) || !is_unicast(c->sm_lid) || c->sm_sl > 15 || c->lmc > 7 ||
+	    c->state < IB_PORT_DOWN || c->state > IB_PORT_ACTIVE_DEFER || c->mtu < IB_MTU_256 || c->mtu > IB_MTU_4096)
+		return;
 	WRITE_ONCE(w->port.gid_prefix, c->prefix);
 	WRITE_ONCE(w->port.sm_lid, be16_to_cpu(c->sm_lid));
 	WRITE_ONCE(w->port.sm_sl, c->sm_sl);
@@ -361,16 +333,26 @@ static void apply(struct wire *w, const struct control *c)
 			dispatch(w, i);
 }
 
-static int on_control(struct sk_buff *skb, struct net_device *ndev, struct packet_type *type, struct net_device *orig)
+static int on_frame(struct sk_buff *skb, struct net_device *ndev, struct packet_type *type, struct net_device *orig)
 {
-	struct wire *w = container_of(type, struct wire, controls);
+	struct wire *w = type->af_packet_priv;
 
 	skb = skb_share_check(skb, GFP_ATOMIC);
-	if (skb && !skb_linearize(skb) && skb->len >= sizeof(struct control) &&
-	    control_valid((struct control *)skb->data) && netif_running(w->ndev))
+	if (!skb || skb_linearize(skb))
+		goto out;
+	if (type == &w->packets && READ_ONCE(w->state) == IB_PORT_ACTIVE)
+		receive(w, skb->data, skb->len);
+	else if (type == &w->controls && skb->len >= sizeof(struct control) && netif_running(ndev))
 		apply(w, (struct control *)skb->data);
+out:
 	kfree_skb(skb);
 	return NET_RX_SUCCESS;
+}
+
+static void hook(struct wire *w, struct packet_type *type, u16 number)
+{
+	*type = (struct packet_type){ .type = htons(number), .dev = w->ndev, .func = on_frame, .af_packet_priv = w };
+	dev_add_pack(type);
 }
 
 /* ---- sending ---- */
@@ -533,9 +515,7 @@ static void send_work(struct work_struct *work)
 
 static bool schedule_send(struct rvt_qp *qp)
 {
-	struct wire_qp *priv = qp->priv;
-
-	return queue_work(system_highpri_wq, &priv->send);
+	return queue_work(system_highpri_wq, &((struct wire_qp *)qp->priv)->send);
 }
 
 /* ---- what rdmavt requires of a driver ---- */
@@ -558,9 +538,7 @@ static void qp_priv_free(struct rvt_dev_info *rdi, struct rvt_qp *qp)
 
 static void stop_send_queue(struct rvt_qp *qp)
 {
-	struct wire_qp *priv = qp->priv;
-
-	cancel_work_sync(&priv->send);
+	cancel_work_sync(&((struct wire_qp *)qp->priv)->send);
 }
 
 /* A request is sent by the work queue, and must have a payload that some port could take. */
@@ -838,10 +816,8 @@ static int add(int unit, struct net_device *ndev, u64 guid)
 		rvt_dealloc_device(rdi);
 		goto put;
 	}
-	w->packets = (struct packet_type){ .type = htons(ETH_P_WIRE_PACKET), .dev = ndev, .func = on_packet };
-	w->controls = (struct packet_type){ .type = htons(ETH_P_WIRE_CONTROL), .dev = ndev, .func = on_control };
-	dev_add_pack(&w->packets);
-	dev_add_pack(&w->controls);
+	hook(w, &w->packets, ETH_P_WIRE_PACKET);
+	hook(w, &w->controls, ETH_P_WIRE_CONTROL);
 	WRITE_ONCE(wires[unit], w);
 	schedule_delayed_work(&w->hello, 0);
 	return 0;

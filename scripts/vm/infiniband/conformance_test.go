@@ -48,13 +48,14 @@ func TestConformance(t *testing.T) {
 		s.Join(0, suiteGroup)
 		group := s.Join(1, suiteGroup)
 		s.WaitMembers(group.MLID, 0, 1)
-		for _, dev := range []string{"ibwire0", "ibwire1"} {
-			waitFor(t, g, "/sys/class/infiniband/"+dev+"/ports/1/state", "ACTIVE")
+		for i := range 2 {
+			waitActive(t, g, i)
 		}
 		env := []string{
 			"TEST_IPOIBD_VERBS_A=ibwire0", "TEST_IPOIBD_VERBS_B=ibwire1",
 			"TEST_IPOIBD_VERBS_MGID=" + group.MGID.String(), fmt.Sprintf("TEST_IPOIBD_VERBS_MLID=%d", group.MLID),
 		}
 		g.RunTestsExcept(t, binary, suiteLimit, env, rdmavtsWay, "-test.run=^TestConformance$")
+		requireQuietKernel(t, g)
 	})
 }

@@ -5,5 +5,6 @@
 // machine's network.
 //
 // [TestKernelIPoIB] shows that the subnet works as the kernel expects: its own IPoIB runs on it.
-// [TestConformance] runs the conformance suite of package hcatest on the HCA, by libibverbs.
+// [TestConformance] runs the conformance suite of package hcatest on the HCA, by libibverbs. [TestModule] is about the
+// HCA itself: its parameters, malformed frames, and removal.
 package infiniband

@@ -74,6 +74,9 @@ func TestKernelIPoIB(t *testing.T) {
 	to(group.MLID, "to more members")
 	for string(third.Receive().Payload) != "to more members" {
 	} // the guests may send to the group as well
+	for _, g := range guests {
+		requireQuietKernel(t, g)
+	}
 }
 
 // requirePort compares a guest's HCA with its port of the subnet.

@@ -1,6 +1,7 @@
 package infiniband
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -54,6 +55,23 @@ func waitFor(t *testing.T, g *guest.Guest, file, text string) {
 	for end := time.Now().Add(carrierLimit); !g.Try("grep", "-qsF", text, file); time.Sleep(pollStep) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not contain %q after %v\n%s%s", file, text, carrierLimit, g.Run("ip", "addr"), g.Run("sh", "-c", "dmesg | tail -n 40"))
+		}
+	}
+}
+
+// waitActive waits until the port of an HCA is active.
+func waitActive(t *testing.T, g *guest.Guest, hca int) {
+	t.Helper()
+	waitFor(t, g, fmt.Sprintf("/sys/class/infiniband/ibwire%d/ports/1/state", hca), "ACTIVE")
+}
+
+// requireQuietKernel fails the test if the kernel of a guest has reported an error of its own.
+func requireQuietKernel(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	log := g.Run("dmesg")
+	for _, mark := range []string{"WARNING:", "BUG:", "Call Trace:", "refcount", "waiting for eth"} {
+		if strings.Contains(log, mark) {
+			t.Errorf("the kernel's log contains %q:\n%s", mark, log)
 		}
 	}
 }

@@ -71,8 +71,6 @@ func (s *Subnet) destination(from *Port, ah *hca.AHSpec, qpn hca.QPN) (dst netip
 		return s.sm.wire, ""
 	case to == nil:
 		return dst, DropNoLID
-	case to.attr.State != hca.PortActive:
-		return dst, DropInactive
 	case ah.Global && !to.owns(ah.DGID):
 		return dst, DropWrongGID
 	}

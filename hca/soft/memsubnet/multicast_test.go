@@ -84,14 +84,13 @@ func TestMulticastByMembersOnly(t *testing.T) {
 }
 
 // Switches forward by MLID, so a member of one group forwards another group with the same MLID, and the queue
-// pairs choose by MGID. Memberships of both end separately, and a full member that joins as send-only stays full.
+// pairs choose by MGID. Memberships of both end separately.
 func TestMembershipsOfOneMLID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := subnet(t)
 		a, b := attach(t, s, "a", 4), attach(t, s, "b", 8)
 		s.Join(4, mgid, mlid, false)
 		s.Join(8, mgid, mlid, false)
-		s.Join(8, mgid, mlid, true)
 		s.Join(8, otherMGID, mlid, false)
 		b.attachTo(otherGroup)
 		a.send(a.toGroup(otherGroup), "1")
@@ -118,6 +117,7 @@ func TestOneMLIDForAGroup(t *testing.T) {
 		a, b := attach(t, s, "a", 4), attach(t, s, "b", 8)
 		for _, lid := range []uint16{4, 8} {
 			s.Join(lid, mgid, moved.MLID, false)
+			s.Join(lid, mgid, moved.MLID, true) // a full member stays full
 		}
 		b.must(b.qp.AttachMulticast(group))
 		for what, err := range map[string]error{
@@ -138,5 +138,25 @@ func TestOneMLIDForAGroup(t *testing.T) {
 		b.attachTo(moved)
 		a.send(a.toGroup(moved), "at the new MLID")
 		b.want("at the new MLID")
+	})
+}
+
+// A packet that is not forwarded does not affect those that arrive with it.
+func TestForwardedAmongOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := subnet(t)
+		a, b := attach(t, s, "a", 4), attach(t, s, "b", 8)
+		s.Join(4, mgid, mlid, true)
+		b.attachTo(group)
+		toB, toAll := a.to(b), a.toGroup(group)
+		var wrs []hca.SendWR
+		for i, to := range []hca.UDDest{toAll, toB, toAll, toAll, toB} {
+			a.mr.Bytes()[receives*slot+i] = byte('0' + i)
+			wrs = append(wrs, hca.SendWR{SGList: []hca.SGE{a.mr.SGE(receives*slot+i, 1)}, UD: to})
+		}
+		_, err := a.qp.PostSend(wrs)
+		a.must(err)
+		b.want("1", "4")
+		wantDrops(t, s, map[memsubnet.Drop]uint64{memsubnet.DropNotJoined: 3})
 	})
 }

@@ -236,19 +236,58 @@ func TestReopen(t *testing.T) {
 			b.must(b.dev.Netdev().Close())
 			b.port.Change(func(p *hca.PortAttr) { p.SMSL++ })
 		}
-		first := b.dev
-		b.open()
-		if err := first.Close(); !errors.Is(err, hca.ErrBusy) {
-			t.Errorf("close: %v", err)
-		}
-		b.port.Emit(hca.EventClientReregister)
-		b.wantEvents(hca.EventClientReregister)
 		defer func() {
 			if recover() == nil {
 				t.Error("two ports have one GUID")
 			}
 		}()
 		s.Attach("c", hca.GUID{7: 1}, 12)
+	})
+}
+
+// The events of a port go to the HCA that is open, even if an earlier one is closed late, or it could not be closed.
+func TestEventsGoToTheOpenHCA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := subnet(t).Attach("a", hca.GUID{1}, 4)
+		open := func() *host {
+			dev, err := p.Open(nil)
+			h := &host{T: t, dev: dev}
+			h.must(err)
+			return h
+		}
+		first := open()
+		first.must(first.dev.Netdev().Close())
+		second := open()
+		first.must(first.dev.Close())
+		p.Emit(hca.EventSMChange)
+		second.wantEvents(hca.EventSMChange)
+		pd, err := second.dev.AllocPD()
+		second.must(err)
+		if err := second.dev.Close(); !errors.Is(err, hca.ErrBusy) {
+			t.Errorf("close: %v", err)
+		}
+		p.Emit(hca.EventSMChange)
+		second.wantEvents(hca.EventSMChange)
+		second.must(pd.Close())
+		second.must(second.dev.Close())
+		p.Emit(hca.EventSMChange) // nobody gets it
+	})
+}
+
+// A receive whose memory the user changes before its completion cannot be completed, because the number of its headers
+// is lost.
+func TestChangedReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := subnet(t)
+		a, b := attach(t, s, "a", 4), attach(t, s, "b", 8)
+		a.send(a.to(b), "x")
+		clear(b.mr.Bytes())
+		defer func() {
+			if recover() == nil {
+				t.Error("the change was not noticed")
+			}
+		}()
+		_, _ = b.recvCQ.Poll(make([]hca.WC, 1))
 	})
 }
 

@@ -2,6 +2,7 @@ package memsubnet
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,10 +87,8 @@ func (m *manager) receive() {
 			continue
 		}
 		pkt := &pkts[0]
-		pkt.Data = append([]byte(nil), pkt.Data...)
-		var r request
-		r.from = m.subnet.numbered(pkt.TOS, pkt.TTL)
-		if r.Parse(pkt.Data) != nil || !m.acceptable(&r) {
+		r := request{from: m.subnet.numbered(pkt.TOS, pkt.TTL)}
+		if r.Parse(slices.Clone(pkt.Data)) != nil || !m.acceptable(&r) {
 			m.drop(DropBadMAD)
 			continue
 		}
@@ -101,7 +100,7 @@ func (m *manager) receive() {
 func (m *manager) acceptable(r *request) bool {
 	m.subnet.mu.Lock()
 	defer m.subnet.mu.Unlock()
-	return r.DestQPN == hca.QPNGSI && r.QKey == qkeyGSI && r.PKey&basic == basic && r.from.sl == m.subnet.view.SL &&
+	return r.QKey == qkeyGSI && r.PKey&basic == basic && r.from.sl == m.subnet.view.SL &&
 		!r.from.global && len(r.Payload) == madLen
 }
 

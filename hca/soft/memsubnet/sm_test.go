@@ -119,13 +119,14 @@ func TestUnacceptableMADs(t *testing.T) {
 		}
 		a.ask(to(func(d *hca.UDDest, _ *hca.AHSpec) { d.QKey = 0x10000 }), ok)
 		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.SL = 0 }), ok)
+		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.Global, ah.DGID = true, hca.GID{0xfe, 0x80} }), ok)
 		a.ask(a.toSA(), ok[:255])
 		a.ask(a.toSA(), append(ok, 0))
 		a.up(1, qkeyGSI)
 		a.ask(a.toSA(), ok)
 		a.up(0, qkey)
 		a.ask(a.toSA(), ok)
-		wantDrops(t, s, map[memsubnet.Drop]uint64{memsubnet.DropBadMAD: 6})
+		wantDrops(t, s, map[memsubnet.Drop]uint64{memsubnet.DropBadMAD: 7})
 		a.up(0, qkeyGSI)
 		a.ask(to(func(d *hca.UDDest, _ *hca.AHSpec) { d.QPN = 2 }), ok)         // only QP1 is there
 		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.DLID = 4 }), ok)      // not the subnet manager

@@ -95,6 +95,7 @@ func TestPathBits(t *testing.T) {
 		s := subnet(t)
 		a, b := attach(t, s, "a", 4), attach(t, s, "b", 8)
 		b.port.Change(func(p *hca.PortAttr) { p.LMC = 2 })
+		attach(t, s, "not configured", 0).port.Change(func(p *hca.PortAttr) { p.LMC = 7 })
 		for lid := uint16(7); lid <= 12; lid++ {
 			to := a.to(b)
 			to.AH = a.ah(hca.AHSpec{DLID: lid})
@@ -132,6 +133,9 @@ func TestLIDChange(t *testing.T) {
 			t.Errorf("completion %+v", m.WC)
 		}
 		wantDrops(t, s, map[memsubnet.Drop]uint64{memsubnet.DropNoLID: 2})
+		if sent, _ := a.port.Packets(hca.PKeyDefault); sent != 1 {
+			t.Errorf("%d packets sent", sent)
+		}
 		a.port.Change(func(p *hca.PortAttr) { p.LID = 8 })
 		toA := b.to(a)
 		toA.AH = self.AH
@@ -147,6 +151,7 @@ func TestAddressHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := attach(t, subnet(t), "a", 4)
 		gid := a.port.Attr().GIDs[0].GID
+		a.port.Change(func(p *hca.PortAttr) { p.GIDs = append(p.GIDs, hca.GIDEntry{}) })
 		for name, spec := range map[string]hca.AHSpec{
 			"port 0":                   {DLID: 4},
 			"port 2":                   {Port: 2, DLID: 4},
@@ -159,7 +164,8 @@ func TestAddressHandles(t *testing.T) {
 			"GRH without DGID":         {Port: 1, DLID: 4, Global: true},
 			"SL of five bits":          {Port: 1, DLID: 4, SL: 16},
 			"flow label of 21 bits":    {Port: 1, DLID: 4, Global: true, DGID: gid, FlowLabel: 1 << 20},
-			"index of no GID":          {Port: 1, DLID: 4, Global: true, DGID: gid, SGIDIndex: 1},
+			"index of an empty GID":    {Port: 1, DLID: 4, Global: true, DGID: gid, SGIDIndex: 1},
+			"index of no GID":          {Port: 1, DLID: 4, Global: true, DGID: gid, SGIDIndex: 2},
 			"negative index":           {Port: 1, DLID: 4, Global: true, DGID: gid, SGIDIndex: -1},
 		} {
 			if _, err := a.pd.CreateAH(spec); !errors.Is(err, hca.ErrInvalid) {
@@ -169,6 +175,15 @@ func TestAddressHandles(t *testing.T) {
 		spec := hca.AHSpec{Port: 1, DLID: 4, SL: 15, DGID: mgid, SGIDIndex: 9} // without a GRH its fields do not count
 		if ah := a.ah(spec); ah.Spec() != spec {
 			t.Errorf("spec %+v", ah.Spec())
+		}
+		other, err := a.dev.AllocPD()
+		a.made(other, err)
+		foreign, err := other.CreateAH(spec)
+		a.made(foreign, err)
+		for _, ah := range []hca.AH{nil, foreign} {
+			if n, err := a.qp.PostSend([]hca.SendWR{{UD: hca.UDDest{AH: ah}}}); n != 0 || !errors.Is(err, hca.ErrInvalid) {
+				t.Errorf("posted %d, %v", n, err)
+			}
 		}
 	})
 }

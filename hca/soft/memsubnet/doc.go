@@ -43,7 +43,7 @@
 //	LID, LMC             | LID_CHANGE
 //	P_Keys               | PKEY_CHANGE
 //	LID or SL of the SM  | SM_CHANGE
-//	state, to or from ACTIVE | PORT_ACTIVE, PORT_ERR; the last event of a change
+//	state                | PORT_ACTIVE or PORT_ERR, to or from ACTIVE; the last event of a change
 //
 // The events of the software HCA below follow, without those about its port.
 //

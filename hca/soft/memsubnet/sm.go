@@ -48,6 +48,7 @@ type manager struct {
 	netdev *memfabric.Port
 	wire   netip.Addr
 	sendMu sync.Mutex // the netdev has one sender at a time
+	ending sync.Once
 	closed chan struct{}
 	tasks  sync.WaitGroup
 }
@@ -66,11 +67,7 @@ func startManager(s *Subnet, sm SM) *manager {
 }
 
 func (m *manager) close() {
-	select {
-	case <-m.closed:
-	default:
-		close(m.closed)
-	}
+	m.ending.Do(func() { close(m.closed) })
 	m.netdev.Close()
 	m.tasks.Wait()
 }

@@ -90,8 +90,12 @@ func (p *proof) build() (err error) {
 		return err
 	}
 	e.proof.add(qp.Close)
+	to, err := p.handle()
+	if err != nil {
+		return err
+	}
 	// The top bit marks controlled Q_Keys (IBA 10.2.5), which an HCA may refuse.
-	p.to = hca.UDDest{AH: e.self, QPN: qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
+	p.to = hca.UDDest{AH: to, QPN: qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
 	if err := Activate(qp, e.Spec.Plan, p.to.QKey); err != nil {
 		return err
 	}
@@ -99,6 +103,23 @@ func (p *proof) build() (err error) {
 		p.lanes = append(p.lanes, proofLane{by: NewCaller(e.session, q, cqs[i].Send), slots: i * proofProbes})
 	}
 	return nil
+}
+
+// handle returns a handle of this port, by the LID that it has now: the endpoint's may lead to a former one.
+func (p *proof) handle() (hca.AH, error) {
+	plan := p.ep.Spec.Plan
+	if plan.InfiniBand() {
+		attr, err := p.ep.session.QueryPort(plan.Port)
+		if err != nil {
+			return nil, err
+		}
+		plan.LID = hca.LID(attr.LID)
+	}
+	ah, err := p.ep.pd.CreateAH(plan.SelfAH())
+	if err == nil {
+		p.ep.proof.add(ah.Close)
+	}
+	return ah, err
 }
 
 // sge returns n bytes of the buffer of probe i of a lane, which is sent from the buffer that

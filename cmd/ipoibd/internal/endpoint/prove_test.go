@@ -47,7 +47,7 @@ func TestR08Prove(t *testing.T) {
 				if took := time.Since(start); frozen != c.want || err != nil || took != c.within {
 					t.Errorf("frozen %v, %v, after %v; want %v after %v", frozen, err, took, c.want, c.within)
 				}
-				if want := []string{"QP", "CQ", "MR"}; !slices.Equal(rec.closed, want) {
+				if want := []string{"AH", "QP", "CQ", "MR"}; !slices.Equal(rec.closed, want) {
 					t.Errorf("closed %v, want %v", rec.closed, want)
 				}
 				if state, err := e.State(); err != nil || state != hca.QPRTS {

@@ -25,7 +25,7 @@ const (
 )
 
 var refusalNames = [NumRefusal]string{
-	"not_sm", "not_qp1", "malformed", "not_answer", "late", "foreign", "mismatch", "wrong_record",
+	"not_sm", "not_gsi", "malformed", "not_answer", "late", "foreign", "mismatch", "wrong_record",
 }
 
 func (r Refusal) String() string {

@@ -40,7 +40,7 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "sa_paths", Kind: hca.CountGauge, Value: uint64(s.Paths)},
 	}
 	for r, n := range s.Refused {
-		out = append(out, hca.Counter{Name: "sa_refused_" + Refusal(r).String(), Kind: hca.CountDrop, Value: n})
+		out = append(out, hca.Counter{Name: "sa_refused_" + Refusal(r).String(), Kind: hca.CountError, Value: n})
 	}
 	return out
 }

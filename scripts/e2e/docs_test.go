@@ -14,7 +14,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// docs/counters.md describes all counters of a daemon on the software HCA, and no others. A
+// docs/counters.md describes all counters of a daemon on the software HCA, and no others but those of InfiniBand. A
 // name with an asterisk stands for all counters that begin with it; some of them exist only
 // after their first event.
 func TestCountersAreDocumented(t *testing.T) {
@@ -53,7 +53,7 @@ func TestCountersAreDocumented(t *testing.T) {
 		}
 	}
 	for name := range documented {
-		if !shown[name] && !strings.HasSuffix(name, "*") {
+		if !shown[name] && !strings.HasSuffix(name, "*") && !strings.HasPrefix(name, "sa_") {
 			t.Errorf("docs/counters.md describes %s, which does not exist", name)
 		}
 	}

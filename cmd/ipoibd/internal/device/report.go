@@ -29,6 +29,7 @@ func (d *Device) Report(now time.Time) report.Device {
 	}
 	if view.Session != nil {
 		r.Counters.Add("", view.Session.Counters())
+		r.Counters.Add("", view.Session.subnets.counters())
 		r.Drops = r.Counters.Drops()
 	}
 	for i, p := range view.Ports {

@@ -54,6 +54,16 @@ func (s *subnets) event(ev hca.AsyncEvent) {
 	}
 }
 
+// counters returns the counters of all clients.
+func (s *subnets) counters() (out []hca.Counter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.ports {
+		out = append(out, p.Stats().Counters()...)
+	}
+	return out
+}
+
 // stop ends all clients.
 func (s *subnets) stop() {
 	s.mu.Lock()

@@ -67,7 +67,7 @@ func sample(t testing.TB) report.Status {
 }
 
 // gauges are the counters of docs/counters.md that can decrease.
-var gauges = []string{"tx_outstanding", "rx_outstanding", "tx_queued", "neigh_kept", "guard_verbs_stuck", "guard_zombies", "wire_tx_trains_refused"}
+var gauges = []string{"tx_outstanding", "rx_outstanding", "tx_queued", "neigh_kept", "guard_verbs_stuck", "guard_zombies", "wire_tx_trains_refused", "sa_outstanding", "sa_queued", "sa_groups", "sa_paths"}
 
 // documented returns the counters of docs/counters.md, of interfaces and of devices, with the
 // values 1, 2, 3 and so on.

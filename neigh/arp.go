@@ -13,7 +13,7 @@ type translator struct {
 	host  *host
 	peers *peers
 
-	rfc4390 bool // requests of DHCP clients get its form
+	dhcp    DHCPForm
 	clients dhcpClients
 }
 

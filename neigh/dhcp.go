@@ -6,6 +6,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
+// DHCPForm is the form that the requests of DHCP clients get on the fabric.
+type DHCPForm uint8
+
+// The forms.
+const (
+	DHCPByLink   DHCPForm = iota // that of RFC 4390 on InfiniBand, whose servers may know no other, else Ethernet's
+	DHCPEthernet                 // hardware type 1 and the MAC of the client
+	DHCPRFC4390                  // hardware type 32, no hardware address, and an identifier of the client
+)
+
 // dhcpClients are the stations that have asked a DHCP server, by their transactions. Answers in the form of RFC 4390
 // do not name a client, and an answer that no one waits for is forged.
 type dhcpClients map[uint32]ipoib.MAC
@@ -27,7 +37,8 @@ func (x *translator) hostDHCP(f frame) []byte {
 	if err == nil && !d.Reply {
 		x.clients.note(d.XID, d.Client)
 	}
-	if !x.rfc4390 || !ipoib.DHCPToIPoIB(packet) {
+	rfc4390 := x.dhcp == DHCPRFC4390 || x.dhcp == DHCPByLink && x.host.link.lid != 0
+	if !rfc4390 || !ipoib.DHCPToIPoIB(packet) {
 		ipoib.WantBroadcast(packet)
 	}
 	return msg

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
@@ -68,7 +69,7 @@ func TestDHCPOfAGuest(t *testing.T) {
 
 // With the form of RFC 4390, an answer names no client: it is found by its transaction.
 func TestDHCPByRFC4390(t *testing.T) {
-	b := attachedBench(t, Config{RFC4390: true})
+	b := attachedBench(t, Config{DHCP: DHCPRFC4390})
 	b.meet(peerB, ipB)
 	out := b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), dhcp(1, 3, "0.0.0.0", "255.255.255.255")...)})
 	if m := out[0].(SendFabric).Msg[ipoib.HeaderLen+28:]; m[1] != 32 || m[2] != 0 || m[28] != 0 || m[10] != 0x80 {
@@ -95,6 +96,29 @@ func TestDHCPByRFC4390(t *testing.T) {
 		b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), request...)})
 		if n := len(b.table.translator.clients); n > maxDHCPClients {
 			t.Fatalf("%d transactions", n)
+		}
+	}
+}
+
+// By default, requests have the form of RFC 4390 on InfiniBand only. The configured form is the same on every link.
+func TestDHCPFormByLink(t *testing.T) {
+	for _, c := range []struct {
+		form  DHCPForm
+		lid   hca.LID
+		htype byte
+	}{
+		{DHCPByLink, 0, 1},
+		{DHCPByLink, 8, 32},
+		{DHCPEthernet, 8, 1},
+		{DHCPRFC4390, 0, 32},
+	} {
+		b := attachedBench(t, Config{DHCP: c.form})
+		at := attachedAt(selfEnd)
+		at.LID = c.lid
+		b.step(at)
+		out := b.step(FromHost{append(newFrame(ipoib.Broadcast, guestMAC, ipoib.EtherTypeIPv4), dhcp(1, 3, "0.0.0.0", "255.255.255.255")...)})
+		if m := out[0].(SendFabric).Msg[ipoib.HeaderLen+28:]; m[1] != c.htype || m[10] != 0x80 {
+			t.Errorf("form %d, LID %d: hardware type %d, flags %#x; want %d and the broadcast flag", c.form, c.lid, m[1], m[10], c.htype)
 		}
 	}
 }

@@ -150,5 +150,5 @@
 // costs one request a minute; if its receiver restarts and the announcements are lost,
 // the flow is interrupted for up to a minute. The table's own messages and those that it
 // forwards to a group are sent to the broadcast group. In a DHCP request of a client without an
-// address, it sets the broadcast flag; it translates DHCP only with [Config.RFC4390].
+// address, it sets the broadcast flag; it translates DHCP only with [DHCPRFC4390], the default on InfiniBand.
 package neigh

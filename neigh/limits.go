@@ -227,9 +227,7 @@ var announceTimes = [...]time.Duration{
 type Config struct {
 	MaxPeers int // peers of both classes; at least 2
 	MaxHeard int // heard peers among them; 1 to MaxPeers-1
-	// RFC4390 gives the requests of DHCP clients the form of that RFC, for servers that know clients on IPoIB by their
-	// identifiers only.
-	RFC4390 bool
+	DHCP     DHCPForm
 }
 
 // normal returns c with unset fields replaced by defaults, and each bound

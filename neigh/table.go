@@ -48,7 +48,7 @@ func New(conf Config) *Table {
 		conf: conf.normal(), live: newEntries(), past: newEntries(),
 	}
 	t.translator = translator{
-		step: s, host: h, peers: &t.peers, rfc4390: conf.RFC4390, clients: make(dhcpClients),
+		step: s, host: h, peers: &t.peers, dhcp: conf.DHCP, clients: make(dhcpClients),
 	}
 	t.resolver = resolver{
 		step: s, interval: resolveInterval, tries: resolveTries, bytes: maxKeptBytes, share: maxResolutions, byIP: make(map[netip.Addr]*resolution),

@@ -159,7 +159,7 @@ func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	}
 	for range 100 {
 		b.pass(silenceLimit/2, 50*time.Millisecond, func() { b.snap.Unicast(mac) }) // to all of them
-		b.snap.PeerMAC(e.key())                                                  // from one
+		b.snap.PeerMAC(e.key())                                                     // from one
 	}
 	if n := b.table.Stats().Silences; n != 0 {
 		t.Errorf("%d silences counted, want none", n)

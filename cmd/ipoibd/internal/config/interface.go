@@ -23,7 +23,7 @@ type Interface struct {
 	Routes      []string `json:"routes"`    // see ParseRoute
 	Up          bool     `json:"up"`
 	SourceCheck bool     `json:"source_check"`
-	DHCP        string   `json:"dhcp"`     // DHCPEthernet or DHCPRFC4390; empty: DHCPEthernet
+	DHCP        string   `json:"dhcp"`     // DHCPEthernet or DHCPRFC4390; empty: by the link layer
 	SendWRs     int      `json:"send_wrs"` // Validate replaces 0 by the device's default
 	RecvWRs     int      `json:"recv_wrs"` // the same
 	EBPF        bool     `json:"ebpf"`
@@ -123,7 +123,7 @@ var InterfaceFields = Table[Interface]{{
 }, {
 	Name: "dhcp", Of: func(f *Interface) any { return &f.DHCP },
 	Help: "form of the requests of DHCP clients: ethernet, or rfc4390 for servers that know the clients on IPoIB by their " +
-		"identifiers only", Default: DHCPEthernet,
+		"identifiers only", Default: "ethernet; rfc4390 on InfiniBand",
 	check: func(f *Interface, m place) {
 		valid := f.DHCP == "" || f.DHCP == DHCPEthernet || f.DHCP == DHCPRFC4390
 		m.require(valid, "%.100q is neither %s nor %s", f.DHCP, DHCPEthernet, DHCPRFC4390)

@@ -157,7 +157,9 @@ const lentMaxHeard = 1024
 
 // tableConfig returns the configuration of an interface's table of peers.
 func tableConfig(cfg *config.Interface, runtime bool) neigh.Config {
-	conf := neigh.Config{RFC4390: cfg.DHCP == config.DHCPRFC4390}
+	conf := neigh.Config{DHCP: map[string]neigh.DHCPForm{
+		config.DHCPEthernet: neigh.DHCPEthernet, config.DHCPRFC4390: neigh.DHCPRFC4390,
+	}[cfg.DHCP]}
 	if runtime {
 		conf.MaxPeers = lentMaxHeard + neigh.DefaultMaxPeers - neigh.DefaultMaxHeard
 		conf.MaxHeard = lentMaxHeard

@@ -95,8 +95,8 @@ const (
 	recJoinState = 48 // scope 4 bits, state 4
 	recLen       = 52
 
-	// The components that name a group, those that also name its member and the P_Key, and those with which a join also creates the group:
-	// Q_Key, MTU, traffic class, rate, SL, flow label and hop limit.
+	// The components that name a group, those that also name its member and the P_Key, and those with which a join also
+	// creates the group: Q_Key, MTU, traffic class, rate, SL, flow label and hop limit.
 	maskMGID   = 0x1
 	maskJoin   = 0x10083
 	maskCreate = 0x173f7

@@ -20,8 +20,8 @@ import (
 // DefaultPartitions makes all ports full members of the default partition, which is open to IPoIB: MTU 2048, 40 Gbit/s.
 const DefaultPartitions = "Default=0x7fff, ipoib, rate=7, mtu=4, sl=0, defmember=full : ALL=full, ALL_SWITCHES=full, SELF=full;\n"
 
-// options are OpenSM's, for tests: it looks for changes each second, and notices the end of another subnet manager within
-// half a second.
+// options are OpenSM's, for tests: it looks for changes each second, and notices the end of another subnet manager
+// within half a second.
 const options = "sweep_interval 1\nsminfo_polling_timeout 200\npolling_retry_number 2\nforce_log_flush TRUE\n"
 
 // upLimit bounds how long the subnet takes to come up: far more than the second that it takes on an idle machine.
@@ -74,6 +74,9 @@ func Missing() (err error) {
 // a program, the test fails with CI=true in the environment, and is skipped otherwise.
 func Start(tb testing.TB, spec Spec) *Subnet {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("it runs OpenSM")
+	}
 	if missing := Missing(); missing != nil {
 		if os.Getenv("CI") == "true" {
 			tb.Fatal(missing)

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -9,7 +10,8 @@ import (
 	"ipoibd/scripts/vm/ibwire"
 )
 
-// broadcast is the IPv4 broadcast group of the default partition, which DefaultPartitions creates (RFC 4391, section 4).
+// broadcast is the IPv4 broadcast group of the default partition, which DefaultPartitions creates (RFC 4391, section
+// 4).
 var broadcast = Group{MGID: mgid("ff12:401b:ffff::ffff:ffff"), PKey: 0xffff, Scope: 2}
 
 // private is a group that a test creates with a join.
@@ -112,6 +114,24 @@ func TestPortFollowsTheSubnetManager(t *testing.T) {
 	s.awaitControl(h, func(c ibwire.Control) bool { return c.Events&ibwire.ClientReregister != 0 })
 }
 
+// A closed switch has no goroutine, and a second Close does nothing.
+func TestClose(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s := Start(t, Spec{Hosts: 2})
+	s.NewHost(0)
+	programs := runtime.NumGoroutine()
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The programs and the host have goroutines still; the switch has had three for each host and one to poll.
+	s.eventually("the switch has no goroutine", func() bool { return runtime.NumGoroutine() <= programs-7 })
+	s.ibsim.kill()
+	s.opensm.kill()
+	s.eventually("no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+1 }) // that of the host
+}
+
 // awaitControl waits for a control frame that satisfies a condition.
 func (s *Subnet) awaitControl(h *Host, ok func(ibwire.Control) bool) ibwire.Control {
 	s.tb.Helper()
@@ -122,8 +142,8 @@ func (s *Subnet) awaitControl(h *Host, ok func(ibwire.Control) bool) ibwire.Cont
 	}
 }
 
-// A restarted subnet manager has forgotten the members: one of them cannot leave. It leaves the switch's table as it is,
-// so packets still pass, until hosts join again.
+// A restarted subnet manager has forgotten the members: one of them cannot leave. It leaves the switch's table as it
+// is, so packets still pass, until hosts join again.
 func TestRestartedSubnetManager(t *testing.T) {
 	s := Start(t, Spec{Hosts: 3})
 	s.Join(0, private)

@@ -2,21 +2,15 @@ package sm
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"ipoibd/scripts/vm/ibwire"
 )
 
 const (
-	// pollInterval is how often the switch reads its tables and the attributes of its ports.
-	pollInterval = 50 * time.Millisecond
 	// queueLen is how many frames wait for a host that reads slowly, about a second of a guest's traffic.
 	queueLen = 4096
 	// toolPort is the port of the node by which the switch reads its own tables.
@@ -84,29 +78,6 @@ func newSwitch(base string, number uint32, tool string, nodes []string) (s *Swit
 	}
 	s.done.Go(s.poll)
 	return s, nil
-}
-
-// newWire returns the two ends of a wire.
-func newWire() (ours *net.UnixConn, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	theirs = os.NewFile(uintptr(fds[1]), "wire")
-	if ours, err = wireConn(os.NewFile(uintptr(fds[0]), "wire")); err != nil {
-		_ = theirs.Close()
-	}
-	return ours, theirs, err
-}
-
-// wireConn returns the connection of an end of a wire, and closes the file.
-func wireConn(f *os.File) (*net.UnixConn, error) {
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("make a wire: %w", err)
-	}
-	return conn.(*net.UnixConn), nil
 }
 
 // Wire returns the end of a wire for a host, for example for a guest. It can be taken once; the caller closes it.
@@ -267,66 +238,6 @@ func (s *Switch) readSim(h *host) {
 	}
 }
 
-// poll reads the tables and the attributes of the ports until the switch ends.
-func (s *Switch) poll() {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		if err := s.pollOnce(); err != nil {
-			s.mu.Lock()
-			s.err = err
-			s.mu.Unlock()
-			return
-		}
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func (s *Switch) pollOnce() error {
-	t, err := s.tool.readTables()
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.tables = t
-	s.mu.Unlock()
-	for _, h := range s.hosts {
-		info, err := h.client.call(typePortInfo, make([]byte, infoLen))
-		if err != nil {
-			return err
-		}
-		pkeys, err := h.client.call(typePKeys, nil)
-		if err != nil {
-			return err
-		}
-		s.update(h, attributes(info, pkeys))
-	}
-	return nil
-}
-
-// update sends a host the attributes of its port if they have changed, or if an event was raised.
-func (s *Switch) update(h *host, current ibwire.Control) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := &s.ports[h.number]
-	p.state, p.mtu = current.State, mtuBytes(current.MTU)
-	h.control = current
-	if current == h.told && h.raised == 0 {
-		return
-	}
-	frame := current
-	frame.Events = changes(&h.told, &current) | h.raised
-	select {
-	case h.queue <- ibwire.Frame(ibwire.TypeControl, frame.Append(nil)):
-		h.told, h.raised = current, 0
-	default: // again with the next poll
-	}
-}
-
 // Port returns the attributes of a host's port; the host has been informed of them, unless its queue is full.
 func (s *Switch) Port(i int) ibwire.Control {
 	s.mu.Lock()
@@ -372,52 +283,4 @@ func (s *Switch) Raise(i int, events ibwire.Events) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts[i].raised |= events
-}
-
-// Reasons why there is no answer of the SA.
-var (
-	errSilent   = errors.New("the SA has not answered")
-	errReturned = errors.New("the request could not be delivered to the SA")
-)
-
-// askInterval is how often a request to the SA is sent until it is answered: ibsim loses those to a subnet manager that
-// it has not yet noticed to have ended.
-const askInterval = time.Second
-
-// askSA sends a request to the SA in the name of a host, and returns the answer.
-func (s *Switch) askSA(i int, mad []byte) ([]byte, error) {
-	reply := make(chan []byte, 1)
-	tid := rand.Uint64() & tidMask
-	setTID(mad, tid)
-	for range callLimit / askInterval {
-		s.mu.Lock()
-		h := s.hosts[i]
-		h.relay.add(request{tid: tid, reply: reply})
-		err := h.client.send(&envelope{dlid: h.control.SMLID, destQP: qpGeneral, fromQP: qpGeneral, mad: [madLen]byte(mad)})
-		s.mu.Unlock()
-		if err != nil {
-			return nil, fmt.Errorf("ask the SA: %w", err)
-		}
-		select {
-		case answer := <-reply:
-			if answer == nil {
-				return nil, errReturned
-			}
-			return answer, nil
-		case <-time.After(askInterval):
-		}
-	}
-	return nil, errSilent
-}
-
-// group sends a request about a group in the name of a host.
-func (s *Switch) group(i int, request []byte) (Group, error) {
-	answer, err := s.askSA(i, request)
-	if err != nil {
-		return Group{}, err
-	}
-	if status := statusError(statusOf(answer)); status != 0 {
-		return Group{}, fmt.Errorf("method %#x on group %v: %w", request[offMethod], parseGroup(request).MGID, status)
-	}
-	return parseGroup(answer), nil
 }

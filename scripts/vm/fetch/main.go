@@ -1,7 +1,6 @@
-// Fetch downloads the kernels for the guests of tests into the cache, compiles the
-// module for tests on InfiniBand, and reports its progress on standard error, which go test would hide. If a kernel is not
-// available, it prints the reason and exits with 0: the tests decide whether that is
-// a failure.
+// Fetch downloads the kernels for the guests of tests into the cache, compiles the module for tests on InfiniBand, and
+// reports its progress on standard error, which go test would hide. If a kernel is not available, it prints the reason
+// and exits with 0: the tests decide whether that is a failure.
 package main
 
 import (

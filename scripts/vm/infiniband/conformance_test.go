@@ -22,8 +22,8 @@ var suiteGroup = sm.Group{
 }
 
 // refusedAtPost is why rdmavt fails some tests: it checks the memory of a send when the send is posted, and refuses it
-// with EINVAL. Other devices accept the request, and complete it with an error. The contract of hca permits both, but the
-// tests of the completion cannot run.
+// with EINVAL. Other devices accept the request, and complete it with an error. The contract of hca permits both, but
+// the tests of the completion cannot run.
 const refusedAtPost = "invalid argument or state: invalid argument"
 
 // rdmavtsWay are the tests of the suite that rdmavt fails, and those that contain them, with what they print. The rest
@@ -37,8 +37,8 @@ var rdmavtsWay = map[string]string{
 	"TestConformance":                                   "--- FAIL",
 }
 
-// The backend for real HCAs passes the conformance suite on two InfiniBand ports of one guest, except for the tests that
-// rdmavt fails on any HCA.
+// The backend for real HCAs passes the conformance suite on two InfiniBand ports of one guest, except for the tests
+// that rdmavt fails on any HCA.
 func TestConformance(t *testing.T) {
 	guest.Require(t)
 	binary := guest.TestBinary(t, "ipoibd/hca/verbs", "-tags=vm")

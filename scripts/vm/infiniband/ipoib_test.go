@@ -20,8 +20,8 @@ func ib0Addr(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
 var broadcastGroup = hca.GIDFromAddr(netip.MustParseAddr("ff12:401b:ffff::ffff:ffff"))
 
 // Two guests with the kernel's own IPoIB, one of each series, reach each other over IPv4 and IPv6 on an InfiniBand
-// subnet. OpenSM assigns their LIDs and puts them into groups. A third host receives packets of groups only after it has
-// joined.
+// subnet. OpenSM assigns their LIDs and puts them into groups. A third host receives packets of groups only after it
+// has joined.
 func TestKernelIPoIB(t *testing.T) {
 	guest.Require(t)
 	const stranger, sender = 2, 3

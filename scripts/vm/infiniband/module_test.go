@@ -20,8 +20,8 @@ import (
 // randomFrames is how many random frames an HCA must survive.
 const randomFrames = 2000
 
-// The module refuses parameters that make no sense, an HCA survives every malformed frame, and HCAs go with their netdevs
-// and with the module.
+// The module refuses parameters that make no sense, an HCA survives every malformed frame, and HCAs go with their
+// netdevs and with the module.
 func TestModule(t *testing.T) {
 	guest.Require(t)
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {

@@ -18,7 +18,7 @@
 // fails, it updates the package lists once and retries; if that fails too, it uses
 // the newest kernel of the series in the cache.
 //
-// A folder of the cache is named after package, version and list of modules. It is
-// complete when it appears (by rename); older folders of the series are then
-// removed. The same holds for headers and for compiled modules. A lock prevents two test runs from downloading the same kernel.
+// A folder of the cache is named after package, version and list of modules. It is complete when it appears (by
+// rename); older folders of the series are then removed. The same holds for headers and for compiled modules. A lock
+// prevents two test runs from downloading the same kernel.
 package kernel

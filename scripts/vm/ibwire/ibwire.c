@@ -13,6 +13,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/etherdevice.h>
+#include <linux/if_arp.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/rtnetlink.h>
@@ -46,7 +47,7 @@
 #define VL_MANAGEMENT	0xf000
 
 #define QPN_MULTICAST	0xffffff
-#define QPN_MASK	0xffffff
+#define MASK_24		0xffffff	/* of QPNs and PSNs */
 #define QKEY_CONTROLLED	BIT(31)	/* the sender's own Q_Key is used (IBA 10.2.5) */
 
 static char *netdevs[WIRE_PORTS];
@@ -176,9 +177,9 @@ static bool parse(u8 *frame, u32 frame_len, struct packet *p)
 		return false;
 	p->pkey = bth0;
 	p->solicited = bth0 & BIT(23);
-	p->dest_qpn = get_unaligned_be32(bth + 4) & QPN_MASK;
+	p->dest_qpn = get_unaligned_be32(bth + 4) & MASK_24;
 	p->qkey = get_unaligned_be32(bth + BTH_LEN);
-	p->src_qpn = get_unaligned_be32(bth + BTH_LEN + 4) & QPN_MASK;
+	p->src_qpn = get_unaligned_be32(bth + BTH_LEN + 4) & MASK_24;
 	p->payload = frame + head;
 	p->len = total - head - pad - ICRC_LEN;
 	return p->len <= WIRE_MAX_MTU;
@@ -441,8 +442,8 @@ static struct sk_buff *build(struct wire *w, struct rvt_qp *qp, struct rvt_swqe 
 	if (wqe->wr.send_flags & IB_SEND_SOLICITED)
 		bth0 |= BIT(23);
 	put_unaligned_be32(bth0, at);
-	put_unaligned_be32(is_multicast(dlid) ? QPN_MULTICAST : rvt_get_swqe_remote_qpn(wqe) & QPN_MASK, at + 4);
-	put_unaligned_be32(wqe->psn & RVT_QPN_MASK, at + 8);
+	put_unaligned_be32(is_multicast(dlid) ? QPN_MULTICAST : rvt_get_swqe_remote_qpn(wqe) & MASK_24, at + 4);
+	put_unaligned_be32(wqe->psn & MASK_24, at + 8);
 	at += BTH_LEN;
 	put_unaligned_be32(qkey & QKEY_CONTROLLED ? qp->qkey : qkey, at);
 	put_unaligned_be32(qp->ibqp.qp_num, at + 4);
@@ -683,9 +684,9 @@ static void set_params(struct rvt_driver_params *d)
 	d->qp_table_size = 256;
 	d->qpn_start = 1;
 	d->qpn_inc = 1;
-	d->qpn_res_start = d->qpn_res_end = QPN_MASK - 1;
+	d->qpn_res_start = d->qpn_res_end = MASK_24 - 1;
 	d->qos_shift = 1;
-	d->psn_mask = d->psn_modify_mask = QPN_MASK;
+	d->psn_mask = d->psn_modify_mask = MASK_24;
 	d->nports = 1;
 	d->npkeys = WIRE_PKEYS;
 	d->node = 0;			/* rdmavt allocates on it; -1 is not accepted */
@@ -739,10 +740,12 @@ static void remove_those(bool all)
 	for (i = 0; i < WIRE_PORTS; i++) {
 		struct wire *w = wires[i];
 
-		if (w && (all || READ_ONCE(w->gone))) {
-			WRITE_ONCE(wires[i], NULL);
-			remove(w);
-		}
+		if (!w || (!all && !READ_ONCE(w->gone)))
+			continue;
+		rtnl_lock(); /* no notifier call still uses it */
+		WRITE_ONCE(wires[i], NULL);
+		rtnl_unlock();
+		remove(w);
 	}
 }
 
@@ -766,7 +769,7 @@ static int on_netdev(struct notifier_block *nb, unsigned long event, void *ptr)
 			continue;
 		if (event == NETDEV_UP)
 			schedule_delayed_work(&w->hello, 0);
-		if (event == NETDEV_GOING_DOWN)
+		if (event == NETDEV_DOWN)
 			link_down(w);
 		if (event == NETDEV_UNREGISTER) {
 			WRITE_ONCE(w->gone, true);
@@ -837,6 +840,10 @@ static int __init wire_init(void)
 	for (i = 0; i < netdevs_len && !err; i++) {
 		struct net_device *ndev = guids[i] ? dev_get_by_name(&init_net, netdevs[i]) : NULL;
 
+		if (ndev && ndev->type != ARPHRD_ETHER) {
+			dev_put(ndev);
+			ndev = NULL;
+		}
 		err = ndev ? add(i, ndev, guids[i]) : -ENODEV;
 		if (err)
 			pr_err("netdev %s with GUID %lx: %d\n", netdevs[i], guids[i], err);

@@ -53,6 +53,7 @@ func TestModule(t *testing.T) {
 		for parameters, want := range map[string]string{
 			"": "Invalid argument", "netdevs=eth1": "Invalid argument", "guids=1": "Invalid argument",
 			"netdevs=eth1,eth1 guids=1": "Invalid argument", "netdevs=nosuch guids=1": "No such device", "netdevs=eth1 guids=0": "No such device",
+			"netdevs=lo guids=1":                "No such device",
 			"netdevs=1,2,3,4,5,6,7,8,9 guids=1": "Invalid argument",
 		} {
 			p := g.Start("sh", "-c", "busybox insmod /run/infiniband/ibwire.ko "+parameters)

@@ -65,16 +65,5 @@ func waitActive(t *testing.T, g *guest.Guest, hca int) {
 	waitFor(t, g, fmt.Sprintf("/sys/class/infiniband/ibwire%d/ports/1/state", hca), "ACTIVE")
 }
 
-// requireQuietKernel fails the test if the kernel of a guest has reported an error of its own.
-func requireQuietKernel(t *testing.T, g *guest.Guest) {
-	t.Helper()
-	log := g.Run("dmesg")
-	for _, mark := range []string{"WARNING:", "BUG:", "Call Trace:", "refcount", "waiting for eth"} {
-		if strings.Contains(log, mark) {
-			t.Errorf("the kernel's log contains %q:\n%s", mark, log)
-		}
-	}
-}
-
 // read returns the text of a file of a guest, without the last line end.
 func read(g *guest.Guest, file string) string { return strings.TrimSpace(g.Run("cat", file)) }

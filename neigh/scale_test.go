@@ -58,7 +58,7 @@ func (t *Table) checkShown() error {
 		}
 		switch {
 		case p.lid != 0:
-			sources[p.endpoint.sourceAt(p.lid, false)] = source{p.mac, p.used, &p.heard}
+			sources[p.sourceAt(p.lid, false)] = source{p.mac, p.used, &p.heard}
 		case t.host.link.lid == 0 && (ready || p.mac != plainMAC(p.gid)):
 			sources[p.key()] = source{p.mac, p.used, &p.heard}
 		}

@@ -53,15 +53,14 @@ type message struct {
 //  9. no IP header of the version that the type requires: Malformed
 //  10. a query of IGMP or MLD, or an unknown station: slow path. Of a large receive for an unknown
 //     station, leaveLast keeps the last segment for the slow path; the others are UnknownStation
-func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
-	if reason := checkLength(buf, wc); reason != Delivered {
-		return message{}, reason
+func (r *rxRules) inspect(buf []byte, wc *hca.WC) (m message, reason Reason) {
+	if reason = checkLength(buf, wc); reason != Delivered {
+		return m, reason
 	}
-	from, reason := r.lids.sender(buf, wc)
-	if reason != Delivered {
-		return message{}, reason
+	if reason = r.lids.sender(&m.from, buf, wc); reason != Delivered {
+		return m, reason
 	}
-	m := message{end: int(wc.ByteLen), from: from}
+	m.end = int(wc.ByteLen)
 	payload := buf[rxPayload:m.end]
 	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
 	longest := len(payload)
@@ -75,7 +74,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	} else if wc.Flags&hca.WCFlagIPCsumOK != 0 {
 		m.virtio.Flags = vnet.DataValid // the device has verified the checksums
 	}
-	if reason := r.check(&m, payload, longest); reason != Delivered {
+	if reason = r.check(&m, payload, longest); reason != Delivered {
 		return m, reason
 	}
 	ip, ok := ipoib.DestIP(m.typ, payload)
@@ -131,30 +130,30 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 	return Delivered
 }
 
-// sender returns the origin of a message. A message without a GRH, as devices send within an InfiniBand subnet,
+// sender stores the origin of a message. A message without a GRH, as devices send within an InfiniBand subnet,
 // went to one port: those to a group have a GRH (IBA 9.8.3).
-func (p portLID) sender(buf []byte, wc *hca.WC) (from Sender, reason Reason) {
+func (p portLID) sender(from *Sender, buf []byte, wc *hca.WC) Reason {
 	from.QPN = wc.SrcQPN
 	network := wc.Network
 	if p.used {
 		network = hca.NetworkIPv6
 		lid := hca.LID(wc.SLID)
 		if from.LID = lid.Base(p.lmc); !lid.IsUnicast() || from.LID == 0 {
-			return from, BadLID
+			return BadLID
 		}
 	}
 	if wc.Flags&hca.WCFlagGRH == 0 {
 		if !p.used {
-			return from, NoGRH
+			return NoGRH
 		}
-		return from, Delivered
+		return Delivered
 	}
 	sgid, dgid, err := hca.ParseGRH(buf, network)
 	if err != nil {
-		return from, BadGRH
+		return BadGRH
 	}
 	from.GID, from.Multicast = sgid, dgid.IsMulticast()
-	return from, Delivered
+	return Delivered
 }
 
 // check applies checks 3 to 8. The longest packet of the message has longest bytes.

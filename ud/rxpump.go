@@ -112,7 +112,7 @@ func (r *Rx) deliver(n int) error {
 	if list := r.recorders.get(); list != nil {
 		r.recordReceived(list, n)
 	}
-	slots, frames, from := r.scratch.slots[:0], r.scratch.frames[:0], r.scratch.from[:0]
+	slots, frames := r.scratch.slots[:0], r.scratch.frames[:0]
 	for i := range n {
 		wc := &r.scratch.wcs[i]
 		slot, ok := r.ring.lookup(wc.ID)
@@ -121,28 +121,28 @@ func (r *Rx) deliver(n int) error {
 		}
 		r.ring.complete(slot)
 		slots = append(slots, slot)
-		if frame, sender := r.accept(&rules, slot, wc); frame != nil {
+		if frame := r.accept(&rules, slot, wc, &r.scratch.from[len(frames)]); frame != nil {
 			r.scratch.counts[len(frames)] = max(1, wc.LRO.Segments)
-			frames, from = append(frames, frame), append(from, sender)
+			frames = append(frames, frame)
 		}
 	}
 	r.bytes.flush()
 	if n > 0 && r.cfg.OnReceive != nil {
 		r.cfg.OnReceive()
 	}
-	err := r.write(frames, from)
+	err := r.write(frames, r.scratch.from[:len(frames)])
 	for _, slot := range slots {
 		r.ring.give(slot)
 	}
 	return err
 }
 
-// accept returns the Ethernet frame that a completion holds for the host, and its sender, or
-// nil if there is none.
-func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from hca.UDSource) {
+// accept returns the Ethernet frame that a completion holds for the host, and stores the key of its sender, or
+// returns nil if there is none.
+func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC, from *hca.UDSource) (frame []byte) {
 	if wc.Status != hca.WCSuccess {
 		r.fail(wc, slot)
-		return nil, from
+		return nil
 	}
 	messages := max(1, wc.LRO.Segments)
 	r.tally.add(Received, messages)
@@ -155,13 +155,14 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) (frame []byte, from
 	}
 	if reason == Delivered {
 		r.bytes.add(m.bytes, m.end-rxPayload)
-		return m.ethernet(buf), m.from.Key()
+		*from = m.from.Key()
+		return m.ethernet(buf)
 	}
 	if reason == SlowPathed {
 		reason = r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from)
 	}
 	r.tally.add(reason, messages)
-	return nil, from
+	return nil
 }
 
 func (r *Rx) fail(wc *hca.WC, slot uint32) {

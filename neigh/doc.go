@@ -48,8 +48,8 @@
 // # InfiniBand
 //
 // On a port of an InfiniBand subnet ([Attached.LID]), what a peer sends to one receiver has no GRH. Its
-// port is known by the source LID, without path bits, which the device of the sender sets. So a second index
-// names the peers by LID and QPN, and the snapshot has that one. The 20-byte address in ARP and ND is only a
+// port is known by the source LID, without path bits, which the device of the sender sets. So another index
+// has the peers by LID and QPN, and the snapshot has its senders by those. The 20-byte address in ARP and ND is only a
 // claim until the subnet administrator has confirmed that the path to its GID leads to that LID ([FindPath]);
 // type lids has the rules. A handle needs the path first. If the LID of a peer changes, its next ARP or ND, or
 // its silence, causes one request, and the handle in use is replaced once the new one is ready.

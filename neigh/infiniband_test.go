@@ -249,11 +249,17 @@ func TestClaimsAreBounded(t *testing.T) {
 
 	b = subnetBench(t)
 	long := fabricARP(peerB, ipoib.ARPRequest, ipB, ipB, true)
-	long.Msg = append(long.Msg, make([]byte, maxSoughtBytes/8)...)
-	for range 10 {
-		b.step(long.at(lidB))
+	long.Msg = append(long.Msg, make([]byte, maxClaimBytes-len(long.Msg))...)
+	const most = maxSoughtBytes / maxClaimBytes
+	for i := range most + 3 {
+		b.step(long.at(lidB + hca.LID(4*(i%64))))
 	}
 	wantDrops(t, b, DropClaimsFull, 3)
+	b.step(found(peerB, lidB))
+	long.Msg = append(long.Msg, 0)
+	b.advance(pathPause)
+	b.step(long.at(lidC))
+	wantDrops(t, b, DropClaimsFull, 4)
 }
 
 // TestPathsAreBounded: beyond maxPaths, claims request no more paths. Paths without a peer are forgotten.

@@ -97,7 +97,8 @@ func (s *lids) prove(c claim) bool {
 
 // room reports whether another claim may wait.
 func (s *lids) room(c claim) bool {
-	return s.claims < maxClaims && s.waiting[c.lid] < maxClaimsPerLID && s.step.stats.KeptBytes+len(c.msg) <= maxSoughtBytes
+	return len(c.msg) <= maxClaimBytes && s.claims < maxClaims && s.waiting[c.lid] < maxClaimsPerLID &&
+		s.step.stats.KeptBytes+len(c.msg) <= maxSoughtBytes
 }
 
 // keep keeps a claim until the answer for a path, and a copy of its message.

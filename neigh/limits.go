@@ -48,6 +48,9 @@ const (
 	// own claims have no room if a port invents GIDs. A host may announce some interfaces at the same time.
 	maxClaims       = 1024
 	maxClaimsPerLID = 64
+	// maxClaimBytes bounds one of them in bytes: ARP, ND and DHCP are shorter. So one port fills an eighth of
+	// maxSoughtBytes at most.
+	maxClaimBytes = 1024
 	// maxFindRate bounds the paths per second that are requested for the claims of one port. A port has one GID, or one
 	// for each of its virtual functions.
 	maxFindRate = 16

@@ -443,6 +443,18 @@ func TestRedirectTargetInSubnet(t *testing.T) {
 	}
 }
 
+// TestRedirectToKnownPort: the target is another queue pair of a port whose path is known. Its data has its MAC.
+func TestRedirectToKnownPort(t *testing.T) {
+	b := subnetBench(t)
+	b.meetInSubnet(peerB)
+	target := endpoint{peerB.gid, 0x99}
+	b.step(fabricND(peerB, nd(ipoib.NDRedirect, ip(llB), ip(llA), ip("fe80::c"), ipoibLink(2, target))).at(lidB))
+	b.advance(latePause)
+	if mac, bytes := b.snap.PeerMAC(target.sourceAt(lidB, false)); bytes == nil || mac != b.macOf(target) {
+		t.Errorf("the data path knows the target as %v, %t", mac, bytes != nil)
+	}
+}
+
 // TestTwoGIDsOfAQueuePair: its messages come from the peer that was claimed last.
 func TestTwoGIDsOfAQueuePair(t *testing.T) {
 	b := subnetBench(t)
@@ -453,6 +465,11 @@ func TestTwoGIDsOfAQueuePair(t *testing.T) {
 		if mac, _ := b.snap.PeerMAC(from); mac != b.macOf(e) {
 			t.Errorf("after the claim of %v its data has the MAC %v", e, mac)
 		}
+	}
+	b.step(fabricARP(alias, ipoib.ARPRequest, ipC, ipC, true).at(lidB)) // the path is known
+	b.advance(latePause)
+	if mac, _ := b.snap.PeerMAC(from); mac != b.macOf(alias) {
+		t.Errorf("after another claim of %v its data has the MAC %v", alias, mac)
 	}
 }
 

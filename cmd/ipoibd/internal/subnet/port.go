@@ -34,54 +34,60 @@ type Port struct {
 	num   uint8
 	log   *slog.Logger
 	ended chan struct{} // closed when the goroutine has closed everything
+	onEnd func()        // what Open was called with; only its first call counts
 
 	client *sa.Client // belongs to the goroutine
 
 	mu        sync.Mutex // guards what follows
 	wake      chan struct{}
-	by        *endpoint.Caller // of the open queue pair; nil: none
+	queue     *queue // in use; nil: none
 	inbox     []sa.Event
 	pkeyIndex uint16 // for MADs
 	users     []*User
 	nextOwner sa.Owner
 	stopped   bool
-	trouble   error // why there is no queue pair; nil: there is one, or it was never tried
+	trouble   error  // why there is no queue pair; nil: there is one, or it was never tried
+	warned    string // the trouble that was logged last; "": none, or a MAD has arrived since
 	stats     sa.Stats
 }
 
-// Open returns a port of an open device, whose view is attr, and calls ended when it has closed everything after Stop or
-// a failure of the device.
+// Open returns a port of an open device, whose view is attr, and calls ended when everything is closed after Stop or a
+// failure of the device.
 func Open(dev Session, num uint8, attr hca.PortAttr, log *slog.Logger, ended func()) *Port {
 	var seed [32]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	p := &Port{
-		dev: dev, num: num, log: log.With("port", num), ended: make(chan struct{}),
+		dev: dev, num: num, log: log.With("port", num), ended: make(chan struct{}), onEnd: sync.OnceFunc(ended),
 		client: sa.New(sa.Config{Random: mrand.NewChaCha8(seed)}),
 		wake:   make(chan struct{}, 1),
 	}
 	p.View(attr)
 	go func() {
-		defer ended()
+		defer p.onEnd()
 		defer close(p.ended)
 		p.run()
 	}()
 	return p
 }
 
-// Stop ends the port, whose objects are closed by its goroutine. If that hangs in the device, the device fails.
+// Stop ends the port, whose objects are closed by its goroutine. If that hangs in the device, the device fails, and Stop
+// has another goroutine close them.
 func (p *Port) Stop() {
 	p.mu.Lock()
 	p.stopped = true
-	by := p.by
+	q := p.queue
 	p.mu.Unlock()
 	p.stir()
-	if by != nil && !p.dev.Attr().NeverBlocks {
-		go func() {
-			if err := by.Await(p.ended); err != nil {
-				p.log.Error("the queue pair to the subnet administrator hangs", "err", err)
-			}
-		}()
+	if q == nil || p.dev.Attr().NeverBlocks {
+		return
 	}
+	go func() {
+		if err := q.by.Await(p.ended); err != nil {
+			p.log.Error("the queue pair to the subnet administrator hangs", "err", err)
+			_ = q.close() // in error state nothing is refused
+			p.onEnd()
+		}
+	}()
 }
 
 // View reports the present attributes of the port.
@@ -146,8 +152,8 @@ func (p *Port) stir() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by != nil {
-		p.by.CQ.Wake()
+	if p.queue != nil {
+		p.queue.by.CQ.Wake()
 	}
 }
 
@@ -162,16 +168,20 @@ func (p *Port) take() (evs []sa.Event, stopped bool) {
 func (p *Port) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for p.dev.Err() == nil {
+	for {
 		p.mu.Lock()
 		index := p.pkeyIndex
 		p.mu.Unlock()
 		q, err := openQueue(p.dev, p.num, index)
 		if err == nil {
-			p.use(q)
-			err = p.serve(q, index)
+			if p.use(q) {
+				err = p.serve(q, index)
+			}
 			p.use(nil)
 			err = cmp.Or(err, q.close())
+		}
+		if p.dev.Err() != nil {
+			return
 		}
 		p.fail(err)
 		timer.Reset(reopenPause)
@@ -192,23 +202,25 @@ func (p *Port) run() {
 	}
 }
 
-// use makes a queue pair the one that stir wakes.
-func (p *Port) use(q *queue) {
+// use makes a queue pair the one that stir wakes, and for whose calls Stop waits. It returns false if the port was
+// stopped.
+func (p *Port) use(q *queue) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by = nil; q != nil {
-		p.by, p.trouble = q.by, nil
+	if p.queue = q; q != nil {
+		p.trouble = nil
 	}
+	return !p.stopped
 }
 
-// fail keeps why there is no queue pair, and logs it once.
+// fail keeps why there is no queue pair. It logs a trouble once, also if a queue pair fails again and again.
 func (p *Port) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil && (p.trouble == nil || p.trouble.Error() != err.Error()) {
+	if p.trouble = err; err != nil && p.warned != err.Error() {
+		p.warned = err.Error()
 		p.log.Warn("cannot ask the subnet administrator; retrying", "err", err)
 	}
-	p.trouble = err
 }
 
 // Trouble returns why the port cannot send requests, or nil.
@@ -220,6 +232,9 @@ func (p *Port) Trouble() error {
 
 // serve runs the client on a queue pair until the port is stopped, or the queue pair has to be opened again.
 func (p *Port) serve(q *queue, pkeyIndex uint16) error {
+	if err := q.receive(receiveIDs()...); err != nil {
+		return err
+	}
 	for {
 		evs, stopped := p.take()
 		if stopped {
@@ -274,7 +289,10 @@ func (p *Port) step(q *queue, ev sa.Event) error {
 		}
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.stats = p.client.Stats()
-	p.mu.Unlock()
+	if _, arrived := ev.(sa.Received); arrived {
+		p.warned = ""
+	}
 	return failed
 }

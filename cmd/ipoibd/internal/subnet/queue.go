@@ -38,7 +38,8 @@ type queue struct {
 	teardown []func() error // in the order of creation
 }
 
-// openQueue opens a queue pair for MADs. On error nothing is left behind. It blocks as long as its verbs.
+// openQueue opens a queue pair for MADs, without receives. On error nothing is left behind. It blocks as long as its
+// verbs.
 func openQueue(dev endpoint.Session, num uint8, pkeyIndex uint16) (*queue, error) {
 	q := &queue{dev: dev, port: num}
 	if err := q.build(pkeyIndex); err != nil {
@@ -73,7 +74,7 @@ func (q *queue) build(pkeyIndex uint16) (err error) {
 	for i := range uint64(sendSlots) {
 		q.free = append(q.free, i)
 	}
-	return q.receive(receiveIDs()...)
+	return nil
 }
 
 // Receives have the IDs from sendSlots on; a send has that of its slot.

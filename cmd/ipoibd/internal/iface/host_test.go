@@ -290,8 +290,16 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 // run gives the host a device and an interface, and starts them.
 func (h *testHost) run() {
 	h.t.Helper()
+	h.runIn(hca.PKeyDefault)
+}
+
+// runIn is run, with the interface in a partition.
+func (h *testHost) runIn(pkey hca.PKey) {
+	h.t.Helper()
 	h.dev = device.New(h.device())
-	h.iface = newIface(h.t, h.tap, h.dev, testConfig())
+	cfg := testConfig()
+	cfg.PKey = pkey
+	h.iface = newIface(h.t, h.tap, h.dev, cfg)
 	h.start()
 }
 
@@ -329,16 +337,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	if h.port != nil {
-		return h.port.Open(nil)
-	}
-	h.ports = h.fabric.AttachLanes(max(1, h.lanes), h.name, underlayMTU, h.under)
-	h.ports[0].SetUp(!h.dark)
-	cfg := soft.Config{Name: "soft", Transport: muted{h.ports[0], &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}}
-	for _, p := range h.ports[1:] {
-		cfg.More = append(cfg.More, muted{p, &h.mute})
-	}
-	dev, err := h.openSoft(cfg)
+	dev, err := h.openHCA()
 	if err != nil {
 		return nil, err
 	}
@@ -350,6 +349,24 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 		return promptDevice{h.faults}, err
 	}
 	return h.faults, err
+}
+
+// openHCA opens the HCA below the faults: on an InfiniBand subnet, or on the fabric. h.mu is held.
+func (h *testHost) openHCA() (hca.Device, error) {
+	if h.port != nil {
+		dev, err := h.port.Open(nil)
+		if err == nil {
+			h.ports = []*memfabric.Port{dev.Netdev()}
+		}
+		return dev, err
+	}
+	h.ports = h.fabric.AttachLanes(max(1, h.lanes), h.name, underlayMTU, h.under)
+	h.ports[0].SetUp(!h.dark)
+	cfg := soft.Config{Name: "soft", Transport: muted{h.ports[0], &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}}
+	for _, p := range h.ports[1:] {
+		cfg.More = append(cfg.More, muted{p, &h.mute})
+	}
+	return h.openSoft(cfg)
 }
 
 // promptDevice is a device whose verbs never block.
@@ -402,7 +419,7 @@ func (h *testHost) inject(fs ...faults.Fault) {
 func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
 	h.t.Helper()
 	s := bareHost(h.t, h.fabric, n)
-	s.under, s.dev, s.share = h.under, h.dev, true
+	s.under, s.dev, s.share, s.port = h.under, h.dev, true, h.port
 	s.tap.Fake = linktest.NewFake("ib1").WithMAC([6]byte{2, 0, 0, 0, 1, n})
 	cfg := testConfig()
 	cfg.Name, cfg.PKey = "ib1", pkey

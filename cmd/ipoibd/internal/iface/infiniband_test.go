@@ -3,6 +3,7 @@ package iface
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,9 @@ type ibSubnet struct {
 	t      *testing.T
 	fabric *memfabric.Fabric
 	*memsubnet.Subnet
-	sa   *satest.SA
-	lost bool // every MAD to the SA is lost
+	sa     *satest.SA
+	lost   atomic.Bool   // every MAD to the SA is lost
+	refuse atomic.Uint32 // the status of the answer to every join, a mad.Status; 0: the SA's own
 }
 
 // broadcast is the broadcast group of the default partition.
@@ -30,12 +32,24 @@ var broadcast = ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, hca.PKeyDefault)
 
 func newSubnet(t *testing.T) *ibSubnet {
 	s := &ibSubnet{t: t, fabric: newFabric(t, 1), sa: satest.New()}
-	s.Subnet = memsubnet.New(s.fabric, memsubnet.SM{LID: 1, SL: 2, SA: s.sa, Fate: func(_ []byte, toSA bool) (time.Duration, bool) {
-		return 0, toSA && s.lost
+	s.Subnet = memsubnet.New(s.fabric, memsubnet.SM{LID: 1, SL: 2, SA: s, Fate: func(_ []byte, toSA bool) (time.Duration, bool) {
+		return 0, toSA && s.lost.Load()
 	}})
 	s.sa.Serve(s.Subnet)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// Answer implements [memsubnet.SA].
+func (s *ibSubnet) Answer(from uint16, gid hca.GID, request []byte) [][]byte {
+	var h mad.SA
+	if h.Parse(request) != nil || s.refuse.Load() == 0 || h.Attribute != mad.AttrMCMemberRecord {
+		return s.sa.Answer(from, gid, request)
+	}
+	out := slices.Clone(request)
+	h.Status, h.Method = mad.Status(s.refuse.Load()), h.Method.Response()
+	h.Put(out)
+	return [][]byte{out}
 }
 
 // host starts host n, with LID 8n.

@@ -104,7 +104,7 @@ func TestInfiniBandNeedsTheGroup(t *testing.T) {
 		},
 		"that of another partition": {func(_ *hca.PortAttr, w *Want) { w.PKey = 0x8001 }, ErrNoGroup, "P_Key 0x8001", 0},
 		"a P_Key that the port lacks": {
-			func(_ *hca.PortAttr, w *Want) { w.PKey = 0x8002 }, ErrNoPKey, "P_Key is not in the port's table", 0,
+			func(_ *hca.PortAttr, w *Want) { w.PKey = 0x8002 }, ErrNoPKey, "add the port to the partition at the subnet manager", 0,
 		},
 		"in INIT":           {func(a *hca.PortAttr, _ *Want) { a.State = hca.PortInit }, ErrNoSM, "port 1 is INIT: no subnet manager", 0},
 		"without an SM LID": {func(a *hca.PortAttr, _ *Want) { a.SMLID = 0 }, ErrNoSM, "start one on the subnet", 0},

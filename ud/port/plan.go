@@ -111,7 +111,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	if err := usable(attr); err != nil {
 		return Plan{}, fmt.Errorf("port %d is %s: %w", w.Port, attr.State, err)
 	}
-	pkey, err := findPKey(attr.PKeys, w.PKey)
+	pkey, err := findPKey(attr, w.PKey)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -196,14 +196,17 @@ const MinPayload = 576 + ipoib.HeaderLen
 // findPKey returns the index of the wanted P_Key, or else of the other kind of membership in
 // the same partition, like ib_find_pkey of drivers/infiniband/core/device.c. Two limited
 // members cannot communicate.
-func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
-	i := slices.Index(table, want)
+func findPKey(attr hca.PortAttr, want hca.PKey) (int, error) {
+	i := slices.Index(attr.PKeys, want)
 	if i < 0 {
-		i = slices.IndexFunc(table, want.Match)
+		i = slices.IndexFunc(attr.PKeys, want.Match)
 	}
 	if i < 0 {
-		return 0, fmt.Errorf("0x%04x: %w; use another pkey, or add this one to the table "+
-			"(software HCA: pkeys of the device)", uint16(want), ErrNoPKey)
+		remedy := "add this one to the table (software HCA: pkeys of the device)"
+		if attr.LinkLayer == hca.LinkLayerInfiniBand {
+			remedy = "add the port to the partition at the subnet manager"
+		}
+		return 0, fmt.Errorf("0x%04x: %w; use another pkey, or %s", uint16(want), ErrNoPKey, remedy)
 	}
 	return i, nil
 }

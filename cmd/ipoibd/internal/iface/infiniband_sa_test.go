@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/hca/faults"
 	"ipoibd/hca/mad"
 )
 
@@ -92,7 +94,7 @@ func TestInfiniBandReasonsInTheStatus(t *testing.T) {
 			func(s *ibSubnet, _ *testHost) { s.refuse.Store(0) }, 16 * time.Second,
 		},
 		{
-			"P_Key absent", "P_Key is not in the port's table",
+			"P_Key absent", "add the port to the partition",
 			func(_ *ibSubnet, a *testHost) { a.port.Change(pkeys(0x8001)) },
 			func(_ *ibSubnet, a *testHost) { a.port.Change(pkeys(0xffff, 0x8001)) }, soon,
 		},
@@ -110,6 +112,11 @@ func TestInfiniBandReasonsInTheStatus(t *testing.T) {
 			"no answer", "does not answer",
 			func(s *ibSubnet, _ *testHost) { s.lost.Store(true) },
 			func(s *ibSubnet, _ *testHost) { s.lost.Store(false) }, 20 * time.Second,
+		},
+		{
+			"not asked", "open the queue pair to the subnet administrator",
+			func(_ *ibSubnet, a *testHost) { a.inject(faults.Fault{Kind: faults.CreateQPFails, Count: math.MaxInt}) },
+			func(_ *ibSubnet, a *testHost) { a.heal() }, 20 * time.Second,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 package iface
 
 import (
-	"fmt"
+	"errors"
 	"log/slog"
 	"slices"
 
@@ -69,7 +69,10 @@ func (m *membership) take() (paths []sa.Action) {
 		case sa.JoinFailed:
 			delete(m.granted, a.MGID)
 			if a.MGID == m.broadcast {
-				m.failed = fmt.Errorf("%s", joinFailures[a.Reason])
+				m.failed = errors.New(joinFailures[a.Reason])
+				if trouble := m.user.Trouble(); trouble != nil && a.Reason == sa.ReasonNoAnswer {
+					m.failed = trouble // it was not asked
+				}
 			}
 			m.log.Warn("not a member of a group", "group", a.MGID.String(), "reason", a.Reason.String(), "status", a.Status.String())
 		default:

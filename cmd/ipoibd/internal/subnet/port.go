@@ -223,13 +223,6 @@ func (p *Port) fail(err error) {
 	}
 }
 
-// Trouble returns why the port cannot send requests, or nil.
-func (p *Port) Trouble() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.trouble
-}
-
 // serve runs the client on a queue pair until the port is stopped, or the queue pair has to be opened again.
 func (p *Port) serve(q *queue, pkeyIndex uint16) error {
 	if err := q.receive(receiveIDs()...); err != nil {

@@ -46,8 +46,8 @@ func TestJoinsAndPaths(t *testing.T) {
 				}
 			}
 		}
-		if found != 1 || failed != 1 || r.dev.queuePair() != qpn || r.port.Trouble() != nil {
-			t.Errorf("%d paths found, %d failed, queue pair %s, was %s, %v", found, failed, r.dev.queuePair(), qpn, r.port.Trouble())
+		if found != 1 || failed != 1 || r.dev.queuePair() != qpn || u.Trouble() != nil {
+			t.Errorf("%d paths found, %d failed, queue pair %s, was %s, %v", found, failed, r.dev.queuePair(), qpn, u.Trouble())
 		}
 		if s := r.port.Stats(); s.Sent != 4 || s.Answered != 4 || s.Received != 4 { // with the ClassPortInfo
 			t.Errorf("counters: %+v", s)
@@ -64,12 +64,12 @@ func TestQueuePairCannotBeOpened(t *testing.T) {
 		u.Join(broadcast, false)
 		time.Sleep((tries - 1) * reopenPause)
 		synctest.Wait()
-		if err := r.port.Trouble(); err == nil || len(u.Take()) > 0 {
+		if err := u.Trouble(); err == nil || len(u.Take()) > 0 {
 			t.Errorf("trouble: %v", err)
 		}
 		took := until(t, 5*time.Second, "a member", joined(u))
-		if r.port.Trouble() != nil || took > 2*time.Second {
-			t.Errorf("after another %s, trouble: %v", took, r.port.Trouble())
+		if u.Trouble() != nil || took > 2*time.Second {
+			t.Errorf("after another %s, trouble: %v", took, u.Trouble())
 		}
 		if n := r.log.count("cannot ask the subnet administrator"); n != 1 {
 			t.Errorf("%d warnings", n)

@@ -74,6 +74,13 @@ func (u *User) Take() []sa.Action {
 	return out
 }
 
+// Trouble returns why no request can be sent, or nil.
+func (u *User) Trouble() error {
+	u.port.mu.Lock()
+	defer u.port.mu.Unlock()
+	return u.port.trouble
+}
+
 // Close leaves the groups of the interface. ready is not called after Close has returned.
 func (u *User) Close() {
 	p := u.port

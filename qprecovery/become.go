@@ -106,10 +106,10 @@ func (l *Ladder) act(now time.Time) {
 // resets of the device.
 func (l *Ladder) run(now time.Time) {
 	rung := l.state.Rung()
-	if l.why != ReasonOperator && !rung.Replaces(ScopeDevice) {
+	if !l.why.ordered() && !rung.Replaces(ScopeDevice) {
 		l.budget.use(now, rung)
 	}
-	if l.state == Rebuilding && l.why != ReasonBackOff && l.why != ReasonOperator {
+	if l.state == Rebuilding && l.why != ReasonBackOff && !l.why.ordered() {
 		l.pause = 0
 	}
 	if rung.Replaces(ScopeQueues) {

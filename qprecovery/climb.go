@@ -153,9 +153,9 @@ func (l *Ladder) reasonOf(on cause) Reason {
 
 // enter enters a state. While the budget of the state's rung is spent, it moves on to
 // the next one, up to a pause at the CQ rung (R6). Budgets limit neither queries and
-// proofs, nor a rebuild after a back-off, nor the operator.
+// proofs, nor a rebuild after a back-off, nor an order.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
-	free := why == ReasonOperator || why == ReasonBackOff
+	free := why.ordered() || why == ReasonBackOff
 	for !free && to.runs() && l.budget.spent(now, to.Rung()) {
 		l.history.counts.Reasons[why]++
 		to, why = transitions[to][causeRepeated].to, ReasonRepeated

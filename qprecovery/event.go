@@ -59,10 +59,13 @@ type DeviceUp struct{}
 // DeviceGaveUp reports that the wait for the device has ended.
 type DeviceGaveUp struct{}
 
-// Order is a command of the operator: RungResetQP or RungRebuildCQ. Budgets do
-// not limit it, it ends a back-off, and it does not count as a use of the rung.
+// Order is a command of the operator, or with ReasonPortChanged of the shell: RungResetQP or RungRebuildCQ.
+// Budgets do not limit it, it ends a back-off, and it does not count as a use of the rung.
 // Other rungs are ignored; a command to reset the device is for its own ladder.
-type Order struct{ Rung Rung }
+type Order struct {
+	Rung   Rung
+	Reason Reason // ReasonNone: ReasonOperator
+}
 
 // Tick has no effect but the passing of time; see NextDeadline.
 type Tick struct{}

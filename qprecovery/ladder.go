@@ -1,6 +1,7 @@
 package qprecovery
 
 import (
+	"cmp"
 	"time"
 
 	"ipoibd/hca"
@@ -221,8 +222,9 @@ func (l *Ladder) Takes(ev Order) bool { return l.transition(rungs[ev.Rung].order
 
 func (l *Ladder) order(now time.Time, ev Order) {
 	if on := rungs[ev.Rung].order; on != causeNone {
-		l.openRecord(now, now, ReasonOperator)
-		l.apply(now, on, ReasonOperator)
+		why := cmp.Or(ev.Reason, ReasonOperator)
+		l.openRecord(now, now, why)
+		l.apply(now, on, why)
 	}
 }
 

@@ -306,7 +306,7 @@ func (p *player) event(w []string) any {
 	case "checked":
 		return Checked{gen, named(p.t, option(w, "as", "success"), NumClass)}
 	case "order":
-		return Order{named(p.t, w[1], NumRung)}
+		return Order{named(p.t, w[1], NumRung), named(p.t, option(w, "as", "none"), NumReason)}
 	}
 	return p.moreEvents(w)
 }

@@ -246,7 +246,8 @@ func (w *watcher) anyEvent(t *rapid.T) Event {
 	case 9:
 		return rapid.SampledFrom([]Event{DeviceDown{}, DeviceUp{}, DeviceUp{}, DeviceGaveUp{}, Stopped{}}).Draw(t, "device")
 	case 10:
-		return Order{rapid.SampledFrom(topRungs).Draw(t, "order")}
+		why := rapid.SampledFrom([]Reason{ReasonNone, ReasonPortChanged}).Draw(t, "why")
+		return Order{rapid.SampledFrom(topRungs).Draw(t, "order"), why}
 	case 11:
 		return Tick{}
 	default:

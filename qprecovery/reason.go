@@ -36,6 +36,7 @@ const (
 	ReasonResumed     // resumed after a suspension
 	ReasonOperator    // requested by the operator
 	ReasonRefused     // the host refused to open the device: another process uses it, or a permission is missing
+	ReasonPortChanged // the shell requests a reset, because the port has changed
 	// NumReason is the number of reasons.
 	NumReason
 )
@@ -45,7 +46,7 @@ var reasonNames = [NumReason]string{
 	"freeze_suspected", "verb_stuck", "freeze_persists", "events_lost",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
 	"device_reset", "device_back", "removed", "held", "retry", "gave_up", "suspended", "resumed", "operator",
-	"refused",
+	"refused", "port_changed",
 }
 
 func (r Reason) String() string {
@@ -54,6 +55,9 @@ func (r Reason) String() string {
 	}
 	return reasonNames[r]
 }
+
+// ordered reports whether the rung was requested, and is not due to a fault.
+func (r Reason) ordered() bool { return r == ReasonOperator || r == ReasonPortChanged }
 
 // MarshalText writes the name.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }

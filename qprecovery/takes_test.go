@@ -15,7 +15,7 @@ func TestR29TakesPredictsTheEffectOfAnOrder(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(t, "events") {
 			check(t, w.do(w.anyEvent(t)))
 			check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
-			order := Order{rapid.SampledFrom([]Rung{RungResetQP, RungRebuildCQ}).Draw(t, "rung")}
+			order := Order{Rung: rapid.SampledFrom([]Rung{RungResetQP, RungRebuildCQ}).Draw(t, "rung")}
 			takes, state, before := w.l.Takes(order), w.l.State(), w.l.Counts().Absorbed
 			check(t, w.do(order))
 			if absorbed := w.l.Counts().Absorbed > before; absorbed == takes {

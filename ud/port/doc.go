@@ -29,7 +29,8 @@
 //
 // # Changes
 //
-// An interface follows its plan. Another port, GID, P_Key or broadcast group needs another queue pair. Everything
-// else changes while the queue pair is in use ([Plan.SameExceptGroups]): the groups to which it is attached, their
+// An interface follows its plan. Another port, GID, P_Key or broadcast group needs another queue pair. Another index
+// of the P_Key needs a reset of the queue pair ([Plan.SameExceptPKeyIndex]), which keeps its number. Everything else
+// changes while the queue pair is in use ([Plan.SameExceptGroups]): the groups to which it is attached, their
 // MLIDs, the Q_Key, its own LID.
 package port

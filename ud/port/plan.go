@@ -101,6 +101,13 @@ func (p Plan) SameExceptGroups(q Plan) bool {
 		p.InfiniBand() == q.InfiniBand() && link(p) == link(q)
 }
 
+// SameExceptPKeyIndex reports whether a queue pair made for p serves q, as in SameExceptGroups, once it has been reset
+// and has the P_Key index of q. A subnet manager may move a P_Key to another index.
+func (p Plan) SameExceptPKeyIndex(q Plan) bool {
+	p.PKeyIndex = q.PKeyIndex
+	return p.SameExceptGroups(q)
+}
+
 // Equal reports whether two plans are equal.
 func (p Plan) Equal(q Plan) bool {
 	return p.SameQP(q) && p.MaxPayload == q.MaxPayload && p.Path == q.Path && p.PortMTU == q.PortMTU

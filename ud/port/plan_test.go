@@ -323,5 +323,9 @@ func TestSameExceptGroups(t *testing.T) {
 		if p.SameExceptGroups(q) != c.same || q.SameExceptGroups(p) != c.same {
 			t.Errorf("%s: want %t", name, c.same)
 		}
+		q.PKeyIndex++ // besides
+		if p.SameExceptGroups(q) || p.SameExceptPKeyIndex(q) != c.same || q.SameExceptPKeyIndex(p) != c.same {
+			t.Errorf("%s, and the P_Key index: want %t", name, c.same)
+		}
 	}
 }

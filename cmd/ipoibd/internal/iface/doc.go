@@ -12,7 +12,8 @@
 //	           | has attached to ib0                    |
 //	up         | QP in RTS, attached to its groups,     | ib0 down, another GID or P_Key,
 //	           | carrier on                             | a fault
-//	recovering | the QP is suspected or being rebuilt   | health, or loss of the device
+//	recovering | the QP is suspected or being rebuilt,  | health, or loss of the device
+//	           | or reset for another P_Key index       |
 //	failed     | Run has ended: ib0 was deleted, or     | never
 //	           | moved to a namespace out of reach      |
 //	stopped    | Run was stopped; ib0 stays, no carrier | never

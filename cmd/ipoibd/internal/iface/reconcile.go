@@ -41,10 +41,14 @@ func (r *recovery) reconcile() {
 			}
 		}
 	case a.session != to.session: // recovery releases it
-	case !a.plan.SameExceptGroups(to.plan):
+	case !a.plan.SameExceptPKeyIndex(to.plan):
 		r.stop("the port has changed")
 	case !a.plan.SameQP(to.plan):
-		if r.ladder.State() == qprecovery.Healthy { // else once it is
+		switch {
+		case r.ladder.State() != qprecovery.Healthy: // once it is
+		case a.plan.PKeyIndex != to.plan.PKeyIndex:
+			r.reindex(to.plan.PKeyIndex)
+		default:
 			r.regroup(to.plan)
 		}
 	case !a.plan.Equal(to.plan): // the queue pair stays
@@ -131,6 +135,17 @@ func (r *recovery) regroup(to port.Plan) {
 		r.log.Info("groups attached", "count", len(groups))
 		a.plan, a.groups, a.self = to, groups, self
 		r.tell(attached{newPlan: true})
+	})
+}
+
+// reindex resets the queue pair, to use another index of the P_Key table.
+func (r *recovery) reindex(index uint16) {
+	r.fabric.use(func(a *attachment) error {
+		a.ep.Spec.Plan.PKeyIndex = index
+		return nil
+	}, func(a *attachment, _ error) {
+		a.plan.PKeyIndex = index
+		r.step(qprecovery.Order{Rung: qprecovery.RungResetQP, Reason: qprecovery.ReasonPortChanged})
 	})
 }
 

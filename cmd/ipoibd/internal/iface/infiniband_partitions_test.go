@@ -24,9 +24,9 @@ func (s *ibSubnet) member(n byte, key hca.PKey, table ...hca.PKey) *testHost {
 	return h
 }
 
-// Two interfaces on one port, in two partitions, use one client of the subnet administrator. No packet crosses from one
-// partition to the other.
-func TestInfiniBandPartitionsOfOnePort(t *testing.T) {
+// onPartitions runs a test with two hosts, each with an interface in two partitions: a and b are on the first port, a and
+// c in the default partition.
+func onPartitions(t *testing.T, test func(t *testing.T, s *ibSubnet, a, b, c, d *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSubnet(t)
 		s.sa.SetPartition(hca.PKeyDefault, 2048, 0x1234, 3)
@@ -35,6 +35,39 @@ func TestInfiniBandPartitionsOfOnePort(t *testing.T) {
 		b, d := a.sibling(2, pkeyOther), c.sibling(4, pkeyOther)
 		b.up()
 		d.up()
+		a.resolve(c.ip)
+		b.resolve(d.ip)
+		test(t, s, a, b, c, d)
+	})
+}
+
+// A device that is opened again serves both interfaces again, by one client of the subnet administrator.
+func TestInfiniBandDeviceReturnsToAllPartitions(t *testing.T) {
+	onPartitions(t, func(t *testing.T, s *ibSubnet, a, b, c, d *testHost) {
+		for range 5 {
+			time.Sleep(time.Minute)
+			queries := s.asked(mad.MethodGet, hca.GID{})
+			a.deviceReset()
+			for _, pair := range [][2]*testHost{{a, c}, {b, d}} {
+				took := until(func() bool {
+					fromA, fromB := talk(t, pair[0], pair[1], 10*time.Millisecond)
+					return fromA == 0 && fromB == 0
+				}, 0, time.Minute)
+				if took > soon {
+					t.Errorf("%s and %s reach each other after %s", pair[0].name, pair[1].name, took)
+				}
+			}
+			if n := s.asked(mad.MethodGet, hca.GID{}) - queries; n != 1 {
+				t.Errorf("%d queries for ClassPortInfo", n)
+			}
+		}
+	})
+}
+
+// Two interfaces on one port, in two partitions, use one client of the subnet administrator. No packet crosses from one
+// partition to the other.
+func TestInfiniBandPartitionsOfOnePort(t *testing.T) {
+	onPartitions(t, func(t *testing.T, s *ibSubnet, a, b, c, d *testHost) {
 		for _, key := range []hca.PKey{hca.PKeyDefault, pkeyOther} {
 			if got := s.sa.Members(ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, key)); !slices.Equal(got, []uint16{8, 24}) {
 				t.Errorf("members of the broadcast group of %04x: LIDs %v", uint16(key), got)
@@ -60,8 +93,6 @@ func TestInfiniBandPartitionsOfOnePort(t *testing.T) {
 			}
 			return n
 		}
-		a.resolve(c.ip)
-		b.resolve(d.ip)
 		for _, p := range []struct {
 			on, off [2]*testHost
 			other   hca.PKey // of those that are off

@@ -40,8 +40,9 @@ func talk(t *testing.T, a, b *testHost, length time.Duration) (fromA, fromB int)
 	return fromA, fromB
 }
 
-// reachSoon fails unless two hosts that know each other reach each other soon, in both directions.
-func reachSoon(t *testing.T, a, b *testHost) {
+// reachSoon fails unless two hosts that know each other reach each other soon, in both directions. It returns how long
+// that took.
+func reachSoon(t *testing.T, a, b *testHost) time.Duration {
 	t.Helper()
 	took := until(func() bool {
 		fromA, fromB := talk(t, a, b, 10*time.Millisecond)
@@ -53,6 +54,7 @@ func reachSoon(t *testing.T, a, b *testHost) {
 	}
 	drainInbox(a, b)
 	reach(t, a, b)
+	return took
 }
 
 // asked returns how many requests about a group or a port have arrived.
@@ -139,7 +141,9 @@ func TestInfiniBandOwnLIDChanges(t *testing.T) {
 				if idle {
 					time.Sleep(time.Minute)
 				}
-				reachSoon(t, a, b)
+				if took := reachSoon(t, a, b); took > 100*time.Millisecond {
+					t.Errorf("after %s: the new LID was not announced at once", took)
+				}
 				if n := s.asked(mad.MethodGet, a.port.Attr().GIDs[0].GID) - queries; n != 1 {
 					t.Errorf("b has asked for the path to a %d times", n)
 				}

@@ -102,6 +102,21 @@ func TestQueuePairFails(t *testing.T) {
 	}
 }
 
+// If no handle of the subnet manager can be made, the queue pair is opened again.
+func TestHandleCannotBeMade(t *testing.T) {
+	onPort(t, func(t *testing.T, r *rig) {
+		u, qpn := r.user(), r.dev.queuePair()
+		r.subnet.MoveSM(100, 1)
+		r.port.View(r.at.Attr()) // the handle of the first request leads elsewhere
+		r.inject(faults.Fault{Kind: faults.VerbENOMEM, Verb: "create_ah"})
+		u.Join(broadcast, false)
+		took := until(t, 10*time.Second, "a member", joined(u))
+		if r.dev.queuePair() == qpn || took > 2*time.Second || r.log.count("create an address handle of the subnet administrator") != 1 {
+			t.Errorf("after %s; queue pair %s, was %s", took, r.dev.queuePair(), qpn)
+		}
+	})
+}
+
 // A queue pair that fails with each request is logged once, until a MAD has arrived.
 func TestEndlessFailuresAreLoggedOnce(t *testing.T) {
 	onPort(t, func(t *testing.T, r *rig) {

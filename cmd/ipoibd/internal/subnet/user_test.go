@@ -87,6 +87,12 @@ func TestResultsAreTheLatest(t *testing.T) {
 		if len(u.Take()) != 0 || len(same.Take()) != 1 || len(other.Take()) != 0 {
 			t.Error("results are taken twice, or reach a wrong user")
 		}
+		u.Join(mdns, false)
+		synctest.Wait()
+		u.Leave(mdns)
+		if got := u.Take(); len(got) != 0 {
+			t.Errorf("of a group that was left: %+v", got)
+		}
 		u.Leave(broadcast)
 		u.Join(mdns, false) // it waits for the broadcast group, which no one wants
 		r.port.Event(hca.EventPortErr)

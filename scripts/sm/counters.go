@@ -17,15 +17,23 @@ type Counters struct {
 	Hellos    int // control frames from the host
 	Drops     map[Reason]int
 	PKeys     map[hca.PKey]int // packets sent, by P_Key
+	Lanes     map[Lane]int     // of those, packets that are not for QP1, by P_Key and SL
+	PathBits  int              // packets received whose SLID has path bits
+}
+
+// Lane is what a packet says about its way: the partition and the SL.
+type Lane struct {
+	PKey hca.PKey
+	SL   uint8
 }
 
 func newCounters() Counters {
-	return Counters{Drops: map[Reason]int{}, PKeys: map[hca.PKey]int{}}
+	return Counters{Drops: map[Reason]int{}, PKeys: map[hca.PKey]int{}, Lanes: map[Lane]int{}}
 }
 
 // clone returns a copy that shares nothing.
 func (c *Counters) clone() Counters {
 	out := *c
-	out.Drops, out.PKeys = maps.Clone(c.Drops), maps.Clone(c.PKeys)
+	out.Drops, out.PKeys, out.Lanes = maps.Clone(c.Drops), maps.Clone(c.PKeys), maps.Clone(c.Lanes)
 	return out
 }

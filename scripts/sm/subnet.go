@@ -31,6 +31,7 @@ const upLimit = time.Minute
 type Spec struct {
 	Hosts      int    // at most MaxHosts
 	Partitions string // OpenSM's partitions.conf; empty means DefaultPartitions
+	Options    string // more lines of OpenSM's options, such as "lmc 1"
 }
 
 // Subnet is a running subnet. Its methods fail the test.
@@ -90,7 +91,7 @@ func Start(tb testing.TB, spec Spec) *Subnet {
 	s := &Subnet{tb: tb, dir: tb.TempDir(), base: fmt.Sprintf("ipoibd-sm-%d-%d", os.Getpid(), n)}
 	nodes := firstPort - 1 + spec.Hosts
 	s.write("topology", topology(nodes))
-	s.write("options", options)
+	s.write("options", options+spec.Options)
 	if spec.Partitions == "" {
 		spec.Partitions = DefaultPartitions
 	}

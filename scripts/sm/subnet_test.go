@@ -2,6 +2,7 @@ package sm
 
 import (
 	"errors"
+	"maps"
 	"runtime"
 	"slices"
 	"testing"
@@ -175,6 +176,38 @@ func TestForgottenLIDs(t *testing.T) {
 		_, err := s.group(1, joinRequest(methodSet, &broadcast, s.GID(1)))
 		return err == nil && s.Port(1).LID != wrong
 	})
+}
+
+// With an LMC of 1 a port has two LIDs. Both reach it, and its packets come from either, except for those to QP1 and to
+// groups. The switch counts them, and the SL and the partition of each packet.
+func TestPathBits(t *testing.T) {
+	s := Start(t, Spec{Hosts: 2, Options: "lmc 1\n"})
+	hosts := []*Host{s.NewHost(0), s.NewHost(1)}
+	from, to := s.Port(0), s.Port(1)
+	if from.LMC != 1 || to.LMC != 1 || from.LID&1 != 0 || to.LID&1 != 0 {
+		t.Fatalf("LIDs %d and %d with LMCs %d and %d, want even ones with 1", from.LID, to.LID, from.LMC, to.LMC)
+	}
+	s.SetPathBits(0, 3) // the LMC has room for one bit
+	s.Join(1, private)
+	g := s.askOverWire(hosts[0], 0, methodSet, private)
+	s.WaitMembers(g.MLID, 0, 1)
+	s.sendGroup(hosts[0], 0, &g, "to members")
+	if got := hosts[1].Receive(); got.SLID != from.LID {
+		t.Errorf("SLID %d of a packet to a group, want %d", got.SLID, from.LID)
+	}
+	for _, dlid := range []uint16{to.LID, to.LID + 1} {
+		hosts[0].Send(&ibwire.Packet{SLID: from.LID, DLID: dlid, SL: 3, PKey: 0x8001, DestQPN: 78, SrcQPN: 77, QKey: 1})
+		if got := hosts[1].Receive(); got.SLID != from.LID+1 || got.DLID != dlid || got.SL != 3 {
+			t.Errorf("received %+v, want a packet from LID %d to %d with SL 3", got, from.LID+1, dlid)
+		}
+	}
+	want := map[Lane]int{{0xffff, 0}: 1, {0x8001, 3}: 2}
+	if c := s.Counters(0); !maps.Equal(c.Lanes, want) {
+		t.Errorf("packets by P_Key and SL: %v, want %v", c.Lanes, want)
+	}
+	if c := s.Counters(1); c.PathBits != 2 || c.Received != 3 {
+		t.Errorf("counters of host 1: %+v, want 3 packets received, 2 of them with path bits", c)
+	}
 }
 
 // Faults of requests: lost ones have no answer, and busy ones are answered by the switch.

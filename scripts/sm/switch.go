@@ -46,6 +46,7 @@ type host struct {
 	control  ibwire.Control // of the last poll, without events
 	told     ibwire.Control // as the host knows it
 	raised   ibwire.Events  // besides those that follow from changes
+	pathBits uint16         // of the SLIDs of its unicast packets
 	counters Counters
 }
 
@@ -166,12 +167,23 @@ func (s *Switch) handlePacket(h *host, body []byte) {
 	}
 	h.counters.Sent++
 	h.counters.PKeys[p.PKey]++
+	if p.DestQPN != qpGeneral {
+		h.counters.Lanes[Lane{p.PKey, p.SL}]++
+		if !ibwire.IsMulticast(p.DLID) && h.pathBits != 0 {
+			p.SLID |= h.pathBits & (1<<h.control.LMC - 1)
+			ibwire.SetSLID(body, p.SLID)
+		}
+	}
 	if p.Global && !ibwire.IsMulticast(p.DLID) {
 		h.counters.Global++
 	}
 	v := forward(&s.tables, s.ports, h.number, &p)
 	for _, out := range v.out {
-		s.queue(s.hosts[out-firstPort], ibwire.Frame(ibwire.TypePacket, body), ibwire.IsMulticast(p.DLID))
+		to := s.hosts[out-firstPort]
+		if p.SLID&(1<<h.control.LMC-1) != 0 {
+			to.counters.PathBits++
+		}
+		s.queue(to, ibwire.Frame(ibwire.TypePacket, body), ibwire.IsMulticast(p.DLID))
 	}
 	if v.drop != "" {
 		h.counters.Drops[v.drop]++
@@ -276,6 +288,14 @@ func (s *Switch) SetFaults(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = f
+}
+
+// SetPathBits sets path bits in the SLIDs of the unicast packets of a host, except for requests to QP1, as far as the LMC
+// has room for them: a host may send each packet from any of its LIDs.
+func (s *Switch) SetPathBits(i int, bits uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hosts[i].pathBits = bits
 }
 
 // Raise raises events at a host, with the next control frame.

@@ -99,6 +99,9 @@ func (p *Packet) Parse(b []byte) error {
 	return nil
 }
 
+// SetSLID replaces the SLID of a packet that Parse accepts.
+func SetSLID(b []byte, lid uint16) { binary.BigEndian.PutUint16(b[6:], lid) }
+
 // Append appends the packet to b. A GRH has hop limit 0 and no flow label.
 func (p *Packet) Append(b []byte) []byte {
 	pad := -len(p.Payload) & 3

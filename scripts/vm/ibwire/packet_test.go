@@ -73,6 +73,18 @@ func TestPacketBytes(t *testing.T) {
 	}
 }
 
+func TestSetSLID(t *testing.T) {
+	for text, want := range map[string]Packet{localBytes: localPacket(), globalBytes: globalPacket()} {
+		b := unhex(t, text)
+		SetSLID(b, 0x1235)
+		want.SLID = 0x1235
+		var got Packet
+		if err := got.Parse(b); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("parsed %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
 // Every truncation is refused, and Ethernet's padding is ignored.
 func TestPacketLengths(t *testing.T) {
 	for _, p := range []Packet{localPacket(), globalPacket()} {

@@ -125,17 +125,16 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 		return d.judgeProbe(now, s)
 	}
 	d.rest.observe(s, 0, !d.waiting.IsZero())
-	if d.quiet(now) {
-		return d.startProbes(now, s)
-	}
-	return Decision{}
-}
-
-// quiet reports whether sends or receives have made no progress for Quiet.
-func (d *Detector) quiet(now time.Time) bool {
 	noReceive := now.Sub(d.receives.since) > Quiet
 	noSend := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > Quiet
-	return noReceive || noSend
+	switch {
+	case noSend, noReceive && !s.Limited:
+		return d.startProbes(now, s)
+	case noReceive: // as if a probe had been answered
+		d.receives.since = now
+		d.rest.answered++
+	}
+	return Decision{}
 }
 
 func latest(a, b time.Time) time.Time {

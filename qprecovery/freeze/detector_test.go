@@ -55,6 +55,30 @@ func TestR08Suspected(t *testing.T) {
 	}
 }
 
+// The queue pair of a limited member does not receive its own probes. It is probed only while sends wait, rests like
+// another, and is suspected only if sends do not complete, within the same bound.
+func TestR08LimitedMember(t *testing.T) {
+	for load := range 4 {
+		v, d := newDevice(), New()
+		v.limited, v.traffic, v.peers = true, load&1 != 0, load&2 != 0
+		if got, at := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect || v.probes != 0 {
+			t.Errorf("sending %v, receiving %v: %+v after %v, %d probes", v.traffic, v.peers, got, at, v.probes)
+		}
+		if idle := load == 0; d.Resting() != idle {
+			t.Errorf("sending %v, receiving %v: resting is %v", v.traffic, v.peers, d.Resting())
+		}
+		v.stopped, v.traffic = true, true
+		if got, took := v.run(d, step, 10*time.Second, Suspect); got.Kind != Suspect || got.Unanswered || took > bound {
+			t.Errorf("sends that do not complete: %+v after %v; want it within %v", got, took, bound)
+		}
+	}
+	v, d := newDevice(), New()
+	v.limited, v.backlog, v.rate = true, 512, 600 // each send waits for 0.9 s
+	if got, at := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
+		t.Errorf("a long queue: %+v after %v", got, at)
+	}
+}
+
 // Situations that only resemble a freeze raise no suspicion.
 func TestR08NotSuspected(t *testing.T) {
 	for _, c := range []struct {

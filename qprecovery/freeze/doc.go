@@ -26,6 +26,10 @@
 // makes the detector suspect a freeze as well: it may hang in a post or a poll. The rung that follows
 // halts it, which shows whether it does.
 //
+// A queue pair in a partition of which its port is a limited member does not receive what it sends to itself: the P_Keys
+// of two limited members do not match (IBA 10.9.3), and the HCA may report each such packet to the subnet manager as a
+// violation. So the detector requests a probe only when sends wait, and the probe is answered once its send has completed.
+//
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
 //
@@ -75,6 +79,8 @@
 // completion is not a freeze: the completion of the next send, perhaps of a probe,
 // accounts for it. A verb that does not return is detected where it was called
 // (hca/guard).
+//
+// If the port is a limited member of the partition, neither the detector nor the proof notices that nothing is received.
 //
 // A probe does not reach the wire: the HCA delivers a message to its own queue pair internally. So neither
 // the detector nor the proof notices a device that works except for its port, which sends or receives nothing

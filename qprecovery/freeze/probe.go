@@ -28,7 +28,7 @@ func (d *Detector) sendProbe(now time.Time) Decision {
 	return Decision{Kind: SendProbe, Probe: p.number}
 }
 
-// judgeProbe ends the series once the probe was sent and anything was received. If the probe
+// judgeProbe ends the series once the probe was sent and anything was received, if it can be. If the probe
 // stays unanswered although the pumps run, it sends another probe or suspects a freeze.
 func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	p := &d.probe
@@ -37,7 +37,7 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	}
 	waited := now.Sub(d.lastProgress())
 	switch {
-	case !p.sent.IsZero() && s.Received != p.received:
+	case !p.sent.IsZero() && (s.Limited || s.Received != p.received):
 		d.rest.answered++
 		d.rest.observe(s, 1, p.tries > 1 || !p.polled.IsZero() || !d.waiting.IsZero())
 		p.asked = time.Time{}

@@ -19,6 +19,7 @@ type Sample struct {
 	Wire       uint64 // from [hca.WireBlockedOf]
 	Port       hca.PortState
 	Recovering bool // a rung is running, so the queue pair need not work
+	Limited    bool // the port is a limited member of the partition, so the queue pair receives no probe
 }
 
 // working reports whether sends and receives can be expected to work.

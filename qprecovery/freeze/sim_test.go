@@ -22,6 +22,7 @@ type device struct {
 	rounds    uint64 // of each pump
 	wire      uint64
 	probes    int
+	limited   bool    // probes do not return, because the port is a limited member
 	traffic   bool    // one send per interval
 	peers     bool    // one receive per interval
 	backlog   int     // number of sends that the host keeps waiting
@@ -74,7 +75,7 @@ func (v *device) complete() {
 			continue
 		}
 		v.probed = probe
-		if !v.deaf && !v.loseProbe {
+		if !v.deaf && !v.loseProbe && !v.limited {
 			v.receive()
 		}
 		v.loseProbe = false
@@ -110,7 +111,7 @@ func (v *device) sample() *Sample {
 	return &Sample{
 		Completed: v.completed, Waiting: len(v.waiting), Refused: v.refused, Received: v.received, Probed: v.probed,
 		SendRounds: v.rounds, RecvRounds: v.rounds, Wire: v.wire,
-		Port: v.port, Recovering: v.rung,
+		Port: v.port, Recovering: v.rung, Limited: v.limited,
 	}
 }
 

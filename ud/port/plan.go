@@ -42,6 +42,7 @@ type Plan struct {
 	Port       uint8
 	PKeyIndex  uint16
 	PKey       hca.PKey
+	Limited    bool // the port is a limited member of the partition, so the queue pair cannot send to itself (IBA 10.9.3)
 	GIDIndex   int
 	GID        hca.GID
 	LID        hca.LID       // base LID; 0 on Ethernet
@@ -96,7 +97,7 @@ func (p Plan) SameExceptGroups(q Plan) bool {
 		return l
 	}
 	return p.Port == q.Port &&
-		p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey &&
+		p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey && p.Limited == q.Limited &&
 		p.GIDIndex == q.GIDIndex && p.GID == q.GID &&
 		p.InfiniBand() == q.InfiniBand() && link(p) == link(q)
 }
@@ -128,7 +129,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	}
 	gid := attr.GIDs[index]
 	p := Plan{
-		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
+		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey, Limited: attr.PKeys[pkey]&hca.PKeyMembership == 0,
 		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload, Path: gid.Path,
 		PortMTU: attr.MaxMTU,
 	}

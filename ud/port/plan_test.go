@@ -203,6 +203,7 @@ func TestSameQP(t *testing.T) {
 		"Port":       {func(p *Plan) { p.Port++ }, false},
 		"PKeyIndex":  {func(p *Plan) { p.PKeyIndex++ }, false},
 		"PKey":       {func(p *Plan) { p.PKey-- }, false},
+		"Limited":    {func(p *Plan) { p.Limited = true }, false},
 		"GIDIndex":   {func(p *Plan) { p.GIDIndex++ }, false},
 		"GID":        {func(p *Plan) { p.GID[15]++ }, false},
 		"LID":        {func(p *Plan) { p.LID++ }, false},
@@ -256,20 +257,21 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 // A table may have a partition twice.
 func TestMakePlanPrefersFullMembership(t *testing.T) {
 	for _, c := range []struct {
-		table []hca.PKey
-		index uint16
-		err   error
+		table   []hca.PKey
+		index   uint16
+		limited bool
+		err     error
 	}{
-		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, nil},
-		{[]hca.PKey{0xffff, 0x7fff}, 0, nil},
-		{[]hca.PKey{0x7ffe, 0x7fff}, 1, nil},
-		{[]hca.PKey{0x7ffe}, 0, ErrNoPKey},
-		{nil, 0, ErrNoPKey},
+		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, false, nil},
+		{[]hca.PKey{0xffff, 0x7fff}, 0, false, nil},
+		{[]hca.PKey{0x7ffe, 0x7fff}, 1, true, nil},
+		{[]hca.PKey{0x7ffe}, 0, false, ErrNoPKey},
+		{nil, 0, false, ErrNoPKey},
 	} {
 		a := attr(entry("10.0.0.1", 1448))
 		a.PKeys = c.table
-		if p, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); p.PKeyIndex != c.index || !errors.Is(err, c.err) {
-			t.Errorf("%x: index %d, %v; want %d, %v", c.table, p.PKeyIndex, err, c.index, c.err)
+		if p, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); p.PKeyIndex != c.index || p.Limited != c.limited || !errors.Is(err, c.err) {
+			t.Errorf("%x: index %d, limited %t, %v; want %d, %t, %v", c.table, p.PKeyIndex, p.Limited, err, c.index, c.limited, c.err)
 		}
 	}
 }

@@ -58,6 +58,28 @@ func TestR08Prove(t *testing.T) {
 	}
 }
 
+// A port that is a limited member of the partition does not receive its own probes, so sent ones are answers.
+func TestR08ProveOfLimitedMember(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault faults.Kind
+		want  bool
+	}{
+		"probes do not return": {faults.DeafReceive, false},
+		"no completions":       {faults.CompletionsStop, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, _, faulty := openRecorded(t)
+			e.Spec.Plan.Limited = true
+			if err := faulty.Inject(faults.Fault{Kind: c.fault, Count: math.MaxInt}); err != nil {
+				t.Fatal(err)
+			}
+			if frozen, err := e.Prove(); frozen != c.want || err != nil {
+				t.Errorf("%s: frozen %v, %v; want %v", name, frozen, err, c.want)
+			}
+		})
+	}
+}
+
 // A proof that cannot create its queue pair returns an error and proves nothing.
 func TestR08ProveFails(t *testing.T) {
 	e, rec, faulty := openRecorded(t)

@@ -29,6 +29,7 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
 		SendRounds: sendRounds, RecvRounds: recvRounds,
 		Received: l.rx.Completed(), Wire: r.fabric.att.session.WireBlocked(), Port: hca.PortNop,
+		Limited: r.fabric.att.plan.Limited,
 		// The lane is not expected to work while one of its pumps waits to be restarted.
 		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
 	}

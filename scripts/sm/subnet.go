@@ -259,6 +259,15 @@ func (s *Subnet) Group(mgid hca.GID) Group {
 	return out
 }
 
+// WaitSM waits until the SA answers, for example after RestartSM.
+func (s *Subnet) WaitSM() {
+	s.tb.Helper()
+	s.eventually("the SA answers", func() bool {
+		_, err := s.group(0, groupRequest(hca.GID{}))
+		return errors.As(err, new(statusError)) // there is no such group
+	})
+}
+
 // Leave ends the membership of a host's port.
 func (s *Subnet) Leave(i int, g Group) {
 	s.tb.Helper()

@@ -151,6 +151,7 @@ func TestRestartedSubnetManager(t *testing.T) {
 	g := s.Join(1, private)
 	s.WaitMembers(g.MLID, 0, 1)
 	s.RestartSM(false)
+	s.WaitSM()
 	s.eventually("the subnet manager has forgotten host 0", func() bool {
 		_, err := s.group(0, joinRequest(methodDelete, &g, s.GID(0)))
 		var status statusError

@@ -290,8 +290,8 @@ func (s *Switch) SetFaults(f Faults) {
 	s.faults = f
 }
 
-// SetPathBits sets path bits in the SLIDs of the unicast packets of a host, except for requests to QP1, as far as the LMC
-// has room for them: a host may send each packet from any of its LIDs.
+// SetPathBits sets path bits in the SLIDs of the unicast packets of a host, except for those to QP1, as far as the LMC has
+// room for them: a host may send each packet from any of its LIDs.
 func (s *Switch) SetPathBits(i int, bits uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
 )
 
 // ping sends echo requests with a payload of size bytes that may not be fragmented; a lost one fails the test.
@@ -22,56 +23,19 @@ func ping(tb testing.TB, from machine, to string, count, size int) {
 	})
 }
 
-// load is a measurement of iperf3.
-type load struct {
-	Mbps      float64 // received
-	Resent    int     // TCP segments
-	Lost, All int     // UDP datagrams
-}
-
-func (l load) String() string {
-	if l.All > 0 {
-		return fmt.Sprintf("UDP %.1f Mbit/s, %d of %d datagrams lost", l.Mbps, l.Lost, l.All)
-	}
-	return fmt.Sprintf("TCP %.1f Mbit/s, %d segments retransmitted", l.Mbps, l.Resent)
-}
-
 // loadTime is how long iperf3 sends.
 const loadTime = 3 * time.Second
 
 // iperf runs iperf3 between two machines, to an address of the second one, with
 // further arguments for the client.
-func iperf(tb testing.TB, from, to machine, address string, args ...string) load {
+func iperf(tb testing.TB, from, to machine, address string, args ...string) guest.Load {
 	tb.Helper()
 	server := to.start("iperf3", "--server", "--one-off", "--forceflush")
 	waitPrints(tb, server, "Server listening")
 	args = append([]string{"--client", address, "--json", "--time", fmt.Sprint(loadTime.Seconds())}, args...)
 	out := from.Run("iperf3", args...)
 	awaitExit(tb, server)
-	return parseLoad(tb, out)
-}
-
-// parseLoad reads the sums of iperf3's report.
-func parseLoad(tb testing.TB, report string) load {
-	tb.Helper()
-	type sum struct {
-		BitsPerSecond float64 `json:"bits_per_second"`
-		Retransmits   int     `json:"retransmits"`
-		LostPackets   int     `json:"lost_packets"`
-		Packets       int     `json:"packets"`
-	}
-	var r struct {
-		End struct {
-			Sum         sum `json:"sum"` // of UDP
-			SumSent     sum `json:"sum_sent"`
-			SumReceived sum `json:"sum_received"`
-		} `json:"end"`
-	}
-	if err := json.Unmarshal([]byte(report), &r); err != nil {
-		tb.Fatalf("parse iperf3's report %q: %v", report, err)
-	}
-	received := max(r.End.Sum.BitsPerSecond, r.End.SumReceived.BitsPerSecond)
-	return load{received / 1e6, r.End.SumSent.Retransmits, r.End.Sum.LostPackets, r.End.Sum.Packets}
+	return guest.ParseLoad(tb, out)
 }
 
 // tally is the report of the program numbered, with the number of messages

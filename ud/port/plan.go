@@ -103,9 +103,9 @@ func (p Plan) SameExceptGroups(q Plan) bool {
 }
 
 // SameExceptPKeyIndex reports whether a queue pair made for p serves q, as in SameExceptGroups, once it has been reset
-// and has the P_Key index of q. A subnet manager may move a P_Key to another index.
+// and has the P_Key index of q. A subnet manager may move a P_Key to another index, and change the membership.
 func (p Plan) SameExceptPKeyIndex(q Plan) bool {
-	p.PKeyIndex = q.PKeyIndex
+	p.PKeyIndex, p.Limited = q.PKeyIndex, q.Limited
 	return p.SameExceptGroups(q)
 }
 

@@ -568,7 +568,7 @@ func TestRealDeviceRefusals(t *testing.T) {
 // A port of InfiniBand is used like one of Ethernet.
 func TestRealDeviceOnInfiniBand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newFakeKernel(t, rxe("mlx5_0", 0, rxeGUID))
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 		k.layer = hca.LinkLayerInfiniBand
 		if _, err := k.newReal(realConfig(), 1); err != nil {
 			t.Error(err)

@@ -208,8 +208,11 @@ const maxLog = 8 << 10
 
 func tail(text []byte) []byte { return text[max(0, len(text)-maxLog):] }
 
+// GUID returns the GUID of a host's port, which does not depend on the subnet.
+func GUID(i int) uint64 { return guid(firstPort+i) + 1 }
+
 // GUID returns the GUID of a host's port.
-func (s *Subnet) GUID(i int) uint64 { return guid(firstPort+i) + 1 }
+func (s *Subnet) GUID(i int) uint64 { return GUID(i) }
 
 // GID returns the GID of a host's port.
 func (s *Subnet) GID(i int) hca.GID { return portGID(s.Port(i).Prefix, s.GUID(i)) }

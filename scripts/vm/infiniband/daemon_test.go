@@ -2,97 +2,138 @@ package infiniband
 
 import (
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"ipoibd/scripts/sm"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
 
-// startDaemon replaces the kernel's IPoIB of a guest by the daemon on ibwire0, and sets ib0 up.
-func startDaemon(t *testing.T, g *guest.Guest, args ...string) *guest.Process {
-	t.Helper()
-	g.Run("rmmod", "ib_ipoib")
-	run := []string{"run", "--device", "ibwire0", "--name", "ib0", "--log-level", "debug"}
-	d := g.Start("ipoibd", append(run, args...)...)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the daemon:\n%s\n%s", d.Stderr(), g.Run("ipoibd", "status", "-v"))
-		}
-	})
-	for end := time.Now().Add(carrierLimit); !g.Try("ipoibd", "status"); time.Sleep(pollStep) {
-		select {
-		case <-d.Exited():
-			t.Fatalf("the daemon has ended\n%s", d.Stderr())
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the daemon does not answer\n%s", d.Stderr())
-		}
-	}
-	return d
-}
-
-// The daemon and the kernel's IPoIB reach each other on a subnet of OpenSM: over IPv4 and IPv6, with packets as long as
-// the MTU, and by multicast. The daemon runs on Linux 6.1 and then on 6.12, the peer on the other.
+// The daemon and the kernel's IPoIB reach each other on a subnet of OpenSM. The daemon runs on Linux 6.1 and then on
+// 6.12, the peer on the other.
 func TestDaemonAndKernelIPoIB(t *testing.T) {
 	guest.Require(t)
 	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
-		other := kernel.AllSeries[0]
-		if other == series {
-			other = kernel.AllSeries[1]
+		p := bootPair(t, series, sm.Spec{})
+		p.startDaemon(t, "--device", "ibwire0", "--name", "ib0")
+		const net0 network = 0
+		for i := range p.guests {
+			p.up(t, i, "ib0", net0)
 		}
-		s := sm.Start(t, sm.Spec{Hosts: 2})
-		guests := boot(t, s, member{series, []int{0}}, member{other, []int{1}})
-		startDaemon(t, guests[0])
-		for i, g := range guests {
-			g.Run("ip", "link", "set", "ib0", "up")
-			waitFor(t, g, "/sys/class/net/ib0/carrier", "1")
-			g.Run("ip", "addr", "add", ib0Addr(i)+"/24", "dev", "ib0")
-			if mtu := read(g, "/sys/class/net/ib0/mtu"); mtu != "2044" {
-				t.Errorf("host %d: MTU %s of ib0, want that of the group less 4", i, mtu)
-			}
+		p.WaitMembers(p.Group(broadcastGroup).MLID, ours, theirs)
+		for _, test := range []struct {
+			name string
+			run  func(*testing.T, network)
+		}{
+			{"packets as long as the MTU", p.requireReached},
+			{"neighbours have 20-byte addresses", p.requireNeighbours},
+			{"streams, and datagrams without loss", p.requireTraffic},
+			{"multicast", p.requireMulticast},
+			{"failures end", p.requireOutagesEnd},
+			{"namespaces behind a bridge", p.requireBridge},
+		} {
+			t.Run(test.name, func(t *testing.T) { test.run(t, net0) })
 		}
-		group := s.Group(broadcastGroup)
-		s.WaitMembers(group.MLID, 0, 1)
-		requirePings(t, guests)
-		// The kernel knows the daemon by its 20-byte address, with the GID of its port.
-		gid := s.GID(0)
-		if entry := guests[1].Run("ip", "neigh", "show", ib0Addr(0), "dev", "ib0"); !strings.Contains(entry, colons(gid[:])) {
-			t.Errorf("the kernel's neighbour entry is %q, want one with the GID %s", entry, gid)
-		}
-		for i, g := range guests {
-			if c := s.Counters(i); c.Global != 0 {
-				t.Errorf("host %d: %+v, want no unicast packet with a GRH", i, c)
+		for i, g := range p.guests {
+			c := p.Counters(i)
+			t.Logf("host %d: %+v", i, c)
+			if c.Global != 0 {
+				t.Errorf("host %d: %d unicast packets with a GRH, want none", i, c.Global)
 			}
 			requireQuietKernel(t, g)
 		}
 	})
 }
 
-// requirePings requires that two guests reach each other, with short and long packets.
-func requirePings(t *testing.T, guests []*guest.Guest) {
-	t.Helper()
-	var ip6 [2]string
-	for i, g := range guests {
-		ip6[i] = linkLocal(t, g, "ib0")
+// requireNeighbours requires that the kernel knows the daemon by its 20-byte address, and that the daemon and its
+// host know the kernel.
+func (p *pair) requireNeighbours(t *testing.T, n network) {
+	status := p.status(t, "ib0")
+	if gid := p.GID(ours); !strings.HasSuffix(status.QP.Address, colons(gid[:])) {
+		t.Errorf("the daemon's address is %s, want one with the GID %v", status.QP.Address, gid)
 	}
-	for i, g := range guests {
-		for to, longest := range map[string]int{ib0Addr(1 - i): 2044 - 28, ip6[1-i] + "%ib0": 2044 - 48} {
-			for _, size := range []int{56, longest} {
-				g.Run("ping", "-c", "5", "-i", "0.2", "-W", "10", "-M", "do", "-s", fmt.Sprint(size), to)
-			}
+	for _, ip := range []string{n.ip4(ours), n.ip6(ours)} {
+		entry := p.guests[theirs].Run("ip", "neigh", "show", ip, "dev", "ib0")
+		if !strings.Contains(entry, status.QP.Address) {
+			t.Errorf("the kernel's neighbour entry of %s is %q, want one with %s", ip, entry, status.QP.Address)
+		}
+	}
+	address, err := net.ParseMAC(read(p.guests[theirs], "/sys/class/net/ib0/address"))
+	if err != nil || len(address) != 20 {
+		t.Fatalf("the kernel's address: %v, %v", address, err)
+	}
+	gid, qpn := p.GID(theirs).String(), fmt.Sprintf("0x%x", []byte(address[1:4]))
+	text := p.guests[ours].Run("ipoibd", "status", "-v")
+	if !strings.Contains(text, gid) || !strings.Contains(text, qpn) {
+		t.Errorf("the daemon's status lacks the GID %s or the QPN %s:\n%s", gid, qpn, text)
+	}
+	if len(status.Peers) != 1 {
+		t.Fatalf("the daemon's peers are %+v, want one", status.Peers)
+	}
+	peer := status.Peers[0]
+	if peer.GID != gid || peer.QPN != qpn {
+		t.Errorf("the daemon's peer is %+v, want GID %s and QPN %s", peer, gid, qpn)
+	}
+	for _, ip := range []string{n.ip4(theirs), n.ip6(theirs)} {
+		if !slices.Contains(peer.IPs, ip) {
+			t.Errorf("the daemon's peer has the addresses %v, want %s among them", peer.IPs, ip)
+		}
+		if entry := p.guests[ours].Run("ip", "neigh", "show", ip, "dev", "ib0"); !strings.Contains(entry, peer.MAC) {
+			t.Errorf("the neighbour entry of %s on the daemon's host is %q, want one with MAC %s", ip, entry, peer.MAC)
 		}
 	}
 }
 
 // colons returns bytes as `ip` prints them.
-func colons(b []byte) string {
-	parts := make([]string, len(b))
-	for i, v := range b {
-		parts[i] = fmt.Sprintf("%02x", v)
+func colons(b []byte) string { return net.HardwareAddr(b).String() }
+
+// requireBridge makes the daemon's ib0 a port of a bridge, with three network namespaces behind it. Each of them and
+// the kernel's host reach each other.
+func (p *pair) requireBridge(t *testing.T, n network) {
+	const namespaces, first = 3, 10
+	g := p.guests[ours]
+	var script strings.Builder
+	script.WriteString("ip addr flush dev ib0\n" +
+		"ip link add br0 type bridge\n" +
+		"ip link set ib0 master br0\n" +
+		"ip link set br0 up\n")
+	for i := range namespaces {
+		ip := []any{i, n.ip4(first + i), n.ip6(first + i), mtu}
+		fmt.Fprintf(&script, "ip netns add n%[1]d\n"+
+			"ip link add v%[1]d mtu %[4]d type veth peer name eth0 mtu %[4]d netns n%[1]d\n"+
+			"ip link set v%[1]d master br0 up\n"+
+			"ip -n n%[1]d addr add %[2]s/24 dev eth0\n"+
+			"ip -n n%[1]d addr add %[3]s/64 dev eth0 nodad\n"+
+			"ip -n n%[1]d link set eth0 up\n", ip...)
 	}
-	return strings.Join(parts, ":")
+	g.Run("sh", "-ec", script.String())
+	ping := func(to string) []string {
+		return []string{"ping", "-n", "-q", "-c", "5", "-i", "0.2", "-W", "10", "-M", "do", "-s", "1900", to}
+	}
+	var out, in []*guest.Process
+	for i := range namespaces {
+		for _, to := range []string{n.ip4(theirs), n.ip6(theirs)} {
+			out = append(out, g.Start("ip", append([]string{"netns", "exec", fmt.Sprintf("n%d", i)}, ping(to)...)...))
+		}
+	}
+	requireSuccess(t, out)
+	for i := range namespaces {
+		for _, to := range []string{n.ip4(first + i), n.ip6(first + i)} {
+			in = append(in, p.guests[theirs].Start("ping", ping(to)[1:]...))
+		}
+	}
+	requireSuccess(t, in)
+}
+
+// requireSuccess waits for processes, and requires that they exit with 0.
+func requireSuccess(t *testing.T, processes []*guest.Process) {
+	t.Helper()
+	for i, p := range processes {
+		if result := p.Wait(carrierLimit); !result.OK() {
+			t.Errorf("process %d: %v\n%s%s", i, result, p.Stdout(), p.Stderr())
+		}
+	}
 }

@@ -48,7 +48,7 @@ const (
 	causeDown                  // the device must be released
 	causeUp                    // the device is available
 	causeGaveUp                // the wait for the device has ended
-	causeOrderQP               // the operator requests a reset of the QP
+	causeOrderQP               // the operator, or the shell after a change of the port, requests a reset of the QP
 	causeOrderCQ               // the operator requests a rebuild of the CQs
 	causeDone                  // the operation succeeded; of a query: found RTS; of a proof: not frozen
 	causeFoundSQE              // the query found SQE

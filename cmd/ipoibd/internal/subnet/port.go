@@ -70,8 +70,8 @@ func Open(dev Session, num uint8, attr hca.PortAttr, log *slog.Logger, ended fun
 	return p
 }
 
-// Stop ends the port, whose objects are closed by its goroutine. If that hangs in the device, the device fails, and Stop
-// has another goroutine close them.
+// Stop ends the port, whose objects are closed by its goroutine. If that hangs in the device, the device fails, and
+// another goroutine closes them.
 func (p *Port) Stop() {
 	p.mu.Lock()
 	p.stopped = true

@@ -24,8 +24,9 @@
 //
 // # Faults
 //
-// [Switch.SetFaults] drops a share of the requests to the SA, or answers them with "busy". [Subnet.Unlink],
-// [Subnet.Relink] and [Subnet.ChangeLID] act on a port, [Subnet.RestartSM] on the subnet manager.
+// [Switch.SetFaults] drops a share of the requests to the SA, or answers them with "busy". [Switch.SetPathBits] makes a
+// host send from another of its LIDs. [Subnet.Unlink], [Subnet.Relink] and [Subnet.ChangeLID] act on a port,
+// [Subnet.RestartSM] and [Subnet.MoveLID] on the subnet manager.
 //
 // # Inside
 //

@@ -306,8 +306,26 @@ func (s *Subnet) RestartSM(fresh bool) {
 		s.startSM()
 		return
 	}
+	s.forgetLIDs()
+	s.startSM("--reassign_lids")
+}
+
+// forgetLIDs removes OpenSM's memory of LIDs, which must not run.
+func (s *Subnet) forgetLIDs() {
+	s.tb.Helper()
 	if err := os.Remove(filepath.Join(s.dir, "guid2lid")); err != nil {
 		s.tb.Fatal(err)
 	}
-	s.startSM("--reassign_lids")
+}
+
+// MoveLID gives a host's port another LID for good, and restarts OpenSM without its memory: it then leaves the ports the
+// LIDs that they have, and has forgotten all memberships. MoveLID returns once it answers.
+func (s *Subnet) MoveLID(i int, lid uint16) {
+	s.tb.Helper()
+	s.opensm.kill()
+	s.forgetLIDs()
+	s.ChangeLID(i, lid)
+	s.eventually(fmt.Sprintf("host %d has LID %d", i, lid), func() bool { return s.Port(i).LID == lid })
+	s.startSM()
+	s.WaitSM()
 }

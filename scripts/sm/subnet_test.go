@@ -211,6 +211,30 @@ func TestPathBits(t *testing.T) {
 	}
 }
 
+// A LID that a port gets while no subnet manager runs is its LID for good, also by the switch's table.
+func TestMoveLID(t *testing.T) {
+	s := Start(t, Spec{Hosts: 2})
+	hosts := []*Host{s.NewHost(0), s.NewHost(1)}
+	others := s.Port(0).LID
+	s.Join(1, private)
+	lid := s.Port(1).LID + 33
+	s.MoveLID(1, lid)
+	s.Join(0, private)
+	g := s.Join(1, private)
+	s.WaitMembers(g.MLID, 0, 1) // the subnet manager has configured the switch
+	if s.Port(0).LID != others || s.Port(1).LID != lid {
+		t.Fatalf("LIDs %d and %d, want %d and %d", s.Port(0).LID, s.Port(1).LID, others, lid)
+	}
+	s.sendUnicast(hosts[0], 0, 1, "to the new LID")
+	if got := hosts[1].Receive(); got.DLID != lid {
+		t.Errorf("received %+v, want a packet to LID %d", got, lid)
+	}
+	s.sendUnicast(hosts[1], 1, 0, "from the new LID")
+	if got := hosts[0].Receive(); got.SLID != lid || got.DLID != others {
+		t.Errorf("received %+v, want a packet from LID %d to %d", got, lid, others)
+	}
+}
+
 // Faults of requests: lost ones have no answer, and busy ones are answered by the switch.
 func TestFaultsOfRequests(t *testing.T) {
 	s := Start(t, Spec{Hosts: 1})

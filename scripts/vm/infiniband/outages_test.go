@@ -36,22 +36,29 @@ func (p *pair) faults() []fault {
 			p.daemon.Wait(carrierLimit)
 			p.restartDaemon(t)
 		}},
-		{"the subnet manager is restarted", 0, p.restartSM},
+		{"the subnet manager is restarted", 0, func(t *testing.T) {
+			p.restartSM(t, func() {
+				p.RestartSM(false)
+				p.WaitSM()
+			})
+		}},
 		{"the daemon's cable is pulled", unplugged, func(*testing.T) { p.pull(ours) }},
 		{"the peer's cable is pulled", unplugged, func(*testing.T) { p.pull(theirs) }},
+		{"the daemon's LID changes and is restored", 0, func(t *testing.T) { p.disturbLID(t, ours) }},
+		{"the peer's LID changes and is restored", 0, func(t *testing.T) { p.disturbLID(t, theirs) }},
 		{"the daemon's LID changes", 0, func(t *testing.T) { p.moveLID(t, ours) }},
 		{"the peer's LID changes", 0, func(t *testing.T) { p.moveLID(t, theirs) }},
 	}
 }
 
-// restartSM restarts the subnet manager, which has then forgotten the groups' members. It asks the hosts to join again.
-func (p *pair) restartSM(t *testing.T) {
+// restartSM restarts the subnet manager, which has then forgotten the groups' members and asks the hosts to join again.
+func (p *pair) restartSM(t *testing.T, restart func()) {
+	t.Helper()
 	var before [2]int
 	for i := range before {
 		before[i] = p.Counters(i).Requests
 	}
-	p.RestartSM(false)
-	p.WaitSM()
+	restart()
 	for i := range before {
 		p.Raise(i, ibwire.ClientReregister)
 	}
@@ -68,13 +75,25 @@ func (p *pair) pull(host int) {
 	p.WaitState(host, hca.PortActive)
 }
 
-// moveLID gives a port another LID, and waits until the subnet manager has restored the old one.
-func (p *pair) moveLID(t *testing.T, host int) {
+// newLID is how far a port's LID moves: beyond those of all ports.
+const newLID = 33
+
+// disturbLID gives a port another LID, and waits until the subnet manager has restored the old one.
+func (p *pair) disturbLID(t *testing.T, host int) {
+	t.Helper()
 	lid := p.Port(host).LID
-	p.ChangeLID(host, lid+33)
-	for _, want := range []uint16{lid + 33, lid} {
-		eventually(t, carrierLimit, fmt.Sprintf("host %d has LID %d", host, want), func() bool { return p.Port(host).LID == want })
+	p.ChangeLID(host, lid+newLID)
+	for _, want := range []uint16{lid + newLID, lid} {
+		eventually(t, carrierLimit, fmt.Sprintf("host %d has LID %d", host, want), func() bool {
+			return p.Port(host).LID == want
+		})
 	}
+}
+
+// moveLID gives a port another LID, which a restarted subnet manager accepts.
+func (p *pair) moveLID(t *testing.T, host int) {
+	t.Helper()
+	p.restartSM(t, func() { p.MoveLID(host, p.Port(host).LID+newLID) })
 }
 
 // requireOutagesEnd requires that after each fault the hosts reach each other again, without an interruption of TCP,

@@ -104,6 +104,7 @@ func (t *Table) setLID(lid hca.LID, lmc uint8) {
 	case lid != was:
 		t.host.news.restart(t.step.now)
 	}
+	t.host.stations.regrouped = t.host.stations.regrouped || was == 0
 }
 
 // detach drops the frames that wait to be sent and returns the handles. The

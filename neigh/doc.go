@@ -101,7 +101,8 @@
 // # Groups
 //
 // The table learns from IGMP and MLD reports which IP multicast groups the stations have joined. Where
-// it hears no other querier, it asks for them.
+// it hears no other querier, it asks for them. On an InfiniBand port each change is reported ([GroupsChanged]), since
+// the port must be a member of a group to receive its messages.
 //
 // # Lost announcements
 //

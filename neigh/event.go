@@ -206,14 +206,18 @@ type EchoReply struct {
 	Size int // bytes without IPoIB header
 }
 
+// GroupsChanged reports that [Table.Groups] may return something else, on an InfiniBand port. On RoCE there are none.
+type GroupsChanged struct{}
+
 // Publish replaces the data path's snapshot. A Step has at most one Publish, as
 // its last action.
 type Publish struct{ Snapshot *Snapshot }
 
-func (SendFabric) action() {}
-func (SendHost) action()   {}
-func (FindPath) action()   {}
-func (CreateAH) action()   {}
-func (DestroyAH) action()  {}
-func (EchoReply) action()  {}
-func (Publish) action()    {}
+func (SendFabric) action()    {}
+func (SendHost) action()      {}
+func (FindPath) action()      {}
+func (CreateAH) action()      {}
+func (DestroyAH) action()     {}
+func (EchoReply) action()     {}
+func (GroupsChanged) action() {}
+func (Publish) action()       {}

@@ -56,6 +56,8 @@ func (n names) action(a Action) string {
 		return fmt.Sprintf("destroy %v after epoch %d", a.AH, a.LastEpoch)
 	case EchoReply:
 		return fmt.Sprintf("echo reply id %d of %s, %d bytes", a.ID, n.addr(ipoib.NewAddr(a.QPN, a.GID)), a.Size)
+	case GroupsChanged:
+		return "groups changed"
 	case Publish:
 		return fmt.Sprintf("publish epoch %d: %s", a.Snapshot.Epoch(), n.snapshot(a.Snapshot))
 	}

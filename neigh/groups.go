@@ -21,7 +21,7 @@ func (s *stations) join(m ipoib.MAC, report ipoib.Membership, now time.Time) boo
 		return true
 	}
 	for _, ip := range report.Left {
-		st.groups = slices.DeleteFunc(st.groups, func(g membership) bool { return g.group == ip })
+		s.part(st, func(g membership) bool { return g.group == ip })
 	}
 	room := true
 	for _, ip := range report.Joined {
@@ -31,6 +31,7 @@ func (s *stations) join(m ipoib.MAC, report ipoib.Membership, now time.Time) boo
 			st.groups[i].seen = now
 		case len(st.groups) < maxGroupsPerStation:
 			st.groups = append(st.groups, membership{ip, now})
+			s.regrouped = true
 		default:
 			room = false
 		}
@@ -41,10 +42,39 @@ func (s *stations) join(m ipoib.MAC, report ipoib.Membership, now time.Time) boo
 // expireGroups removes the memberships in a family that were last reported before a time.
 func (s *stations) expireGroups(typ ipoib.EtherType, before time.Time) {
 	for _, st := range s.list {
-		st.groups = slices.DeleteFunc(st.groups, func(g membership) bool {
+		s.part(st, func(g membership) bool {
 			return g.group.Is4() == (typ == ipoib.EtherTypeIPv4) && g.seen.Before(before)
 		})
 	}
+}
+
+// part removes memberships of a station.
+func (s *stations) part(st *station, which func(membership) bool) {
+	n := len(st.groups)
+	st.groups = slices.DeleteFunc(st.groups, which)
+	s.regrouped = s.regrouped || len(st.groups) < n
+}
+
+// Groups returns the IP multicast groups in which the host and the stations behind it are, as far as the table knows:
+// those that they have reported, and the solicited-node groups of their IPv6 addresses. A group that several stations
+// are in is listed several times. The order is that in which the stations were first seen. It allocates.
+func (t *Table) Groups() (host, behind []netip.Addr) {
+	s := &t.host.stations
+	for _, st := range slices.Concat([]*station{s.home}, s.list) {
+		to := &behind
+		if st == s.home || st == s.own || st.mac == s.home.mac {
+			to = &host
+		}
+		for _, ip := range st.ips {
+			if ip.Is6() {
+				*to = append(*to, ipoib.SolicitedNode(ip))
+			}
+		}
+		for _, g := range st.groups {
+			*to = append(*to, g.group)
+		}
+	}
+	return host, behind
 }
 
 // querier learns the groups of the stations from their reports. It asks for them where no one else does. A member that

@@ -2,9 +2,13 @@ package neigh
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"ipoibd/hca/checksum"
 	"ipoibd/ud/ipoib"
@@ -302,4 +306,59 @@ func TestLateReportOfAForgottenStation(t *testing.T) {
 	if s := b.table.Stats(); s.Kept != 1 || s.GroupsFull != 0 || len(b.table.Stations()) != 1 { // until the handle is ready
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestEachChangeOfGroupsIsReported: on an InfiniBand port, whatever happens on the host's side, Groups returns something
+// else only after a GroupsChanged. On RoCE there is none.
+func TestEachChangeOfGroupsIsReported(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newBench(t, Config{})
+		infiniBand := rapid.Bool().Draw(t, "InfiniBand")
+		ev := attachedAt(selfEnd)
+		if infiniBand {
+			ev.LID = 1
+		}
+		b.step(ev)
+		macs := rapid.SampledFrom([]ipoib.MAC{ownMAC, firstMAC, secondMAC, bridgeMAC})
+		groups := rapid.SliceOfN(rapid.Map(rapid.Byte(), func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{239, 1, 1, n % 4}) }), 1, 2)
+		ip6 := rapid.Map(rapid.Byte(), func(n byte) netip.Addr { return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1 + n%4}) })
+		known := func() string {
+			host, behind := b.table.Groups()
+			slices.SortFunc(host, netip.Addr.Compare)
+			slices.SortFunc(behind, netip.Addr.Compare)
+			return fmt.Sprint(host, behind)
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			before, ev := known(), Event(nil)
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0, 1:
+				kind := rapid.SampledFrom([]byte{recordJoin, recordIs, recordLeave}).Draw(t, "kind")
+				frame := reportOf(kind, groups.Draw(t, "groups"))
+				m := macs.Draw(t, "from")
+				copy(frame.Frame[6:], m[:])
+				ev = frame
+			case 2:
+				m, ip := macs.Draw(t, "from"), ip6.Draw(t, "claims")
+				ev = hostND(m, ipoib.GroupMAC(netip.IPv6LinkLocalAllNodes()), nd(ipoib.NDNeighborAdvert, ip, netip.IPv6LinkLocalAllNodes(), ip, etherLink(2, m)))
+			case 3:
+				ev = HostAddrs{[]netip.Prefix{netip.PrefixFrom(ip6.Draw(t, "address"), 64)}}
+			case 4:
+				port := HostPort{Up: rapid.Bool().Draw(t, "up")}
+				if rapid.Bool().Draw(t, "in a bridge") {
+					port.Bridge, port.Master = 5, bridgeMAC
+				}
+				ev = port
+			case 5:
+				b.now = b.now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
+				ev = Tick{}
+			}
+			reported := slices.Contains(b.step(ev), Action(GroupsChanged{}))
+			if after := known(); after != before && infiniBand && !reported {
+				t.Fatalf("%T: %s, was %s, without a report", ev, after, before)
+			}
+			if reported && !infiniBand {
+				t.Fatalf("%T: a report on RoCE", ev)
+			}
+		}
+	})
 }

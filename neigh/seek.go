@@ -72,9 +72,13 @@ func (t *Table) deliverKept(r *resolution) {
 	}
 }
 
-// stationsChanged has the changes of this Step published, and delivers what was kept for addresses that stations have
-// now.
+// stationsChanged reports the changes of this Step, has them published, and delivers what was kept for addresses that
+// stations have now.
 func (t *Table) stationsChanged() {
+	if t.host.stations.regrouped && t.host.link.lid != 0 {
+		t.step.emit(GroupsChanged{})
+	}
+	t.host.stations.regrouped = false
 	if !t.host.stations.changed {
 		return
 	}

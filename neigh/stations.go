@@ -47,6 +47,8 @@ type stations struct {
 	marks   draft[macKey, *atomic.Bool] // for the data path: of those behind ib0
 	places  draft[ipKey, ipoib.MAC]     // destinations of byIP and absent; zero: the fallback
 	changed bool                        // since changes were last taken
+
+	regrouped bool // the same, of what Table.Groups returns
 }
 
 // absence is that no station has an address.
@@ -171,6 +173,7 @@ func (s *stations) setMaster(m ipoib.MAC, now time.Time) {
 // rehome shows the data path where ib0's addresses are, and its master's. If the host was a router at its former MAC, it is
 // one at the new MAC.
 func (s *stations) rehome(now time.Time) {
+	s.regrouped = true
 	former := s.byMAC[s.home.mac]
 	if s.home.mac = s.master; s.master.IsZero() {
 		s.home.mac = s.own.mac
@@ -205,6 +208,7 @@ func (s *stations) assign(st *station, ip netip.Addr) {
 	s.vacate(ip)
 	st.ips = append(st.ips, ip)
 	s.byIP[ip] = st
+	s.regrouped = s.regrouped || ip.Is6()
 	s.show(ip)
 }
 
@@ -215,6 +219,7 @@ func (s *stations) vacate(ip netip.Addr) {
 	}
 	if st := s.byIP[ip]; st != nil {
 		st.ips = slices.DeleteFunc(st.ips, func(other netip.Addr) bool { return other == ip })
+		s.regrouped = s.regrouped || ip.Is6()
 	}
 	delete(s.byIP, ip)
 	delete(s.absent, ip)
@@ -287,6 +292,7 @@ func (s *station) before(other *station) bool {
 // remove forgets a station behind ib0, and its addresses.
 func (s *stations) remove(st *station) {
 	s.vacateAll(st)
+	s.regrouped = s.regrouped || len(st.groups) > 0
 	s.list = slices.DeleteFunc(s.list, func(other *station) bool { return other == st })
 	delete(s.byMAC, st.mac)
 	key := keyOf(st.mac)
@@ -303,7 +309,7 @@ func (s *stations) clear() {
 		s.remove(st)
 	}
 	s.vacateAll(s.own)
-	s.own.groups = nil
+	s.own.groups, s.regrouped = nil, true
 	for ip := range s.absent {
 		s.vacate(ip)
 	}

@@ -31,6 +31,7 @@ import (
 //	talk NAME DURATION         the data path keeps sending to NAME and receiving from it
 //	ping IP or NAME id N size N
 //	collide NAME | stats | peers | groups
+//	wanted                     the groups of the host and of the stations behind it
 //
 // WHAT is one of
 //
@@ -97,6 +98,9 @@ func (p *player) line(w []string) []string {
 		return p.list()
 	case "groups":
 		return p.groups()
+	case "wanted":
+		host, behind := p.table.Groups()
+		return []string{fmt.Sprintf("host %v, behind %v", host, behind)}
 	}
 	before := p.table.Stats()
 	out := p.describe(p.step(p.event(w)))

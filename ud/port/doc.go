@@ -27,6 +27,9 @@
 // the link (RFC 4391 section 5): until the subnet administrator has granted it, there is no plan ([ErrNoGroup]).
 // Everything that is a constant on Ethernet comes from it. Messages within the subnet have no GRH.
 //
+// A port receives the messages of a group only as its member, so the interface joins those that the host and the
+// stations behind it want, as many as [MulticastList] allows. Messages to any other group go to the broadcast group.
+//
 // # Changes
 //
 // An interface follows its plan. Another port, GID, P_Key or broadcast group needs another queue pair. Another index

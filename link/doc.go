@@ -101,6 +101,11 @@
 // An address is listed only once duplicate address detection has found it unique
 // (RFC 4862, section 5.4): it must not be announced before.
 //
+// # Multicast groups
+//
+// [TAP.Groups] reads the lists of the IP groups that the host has joined on the interface and on its bridge. They are files
+// of /proc; the kernel does not report changes, so the caller has to read them again.
+//
 // # Another network namespace
 //
 // An interface can be moved to a container. Its queue continues to carry frames. Before

@@ -269,6 +269,15 @@ func TestBridgeAbove(t *testing.T) {
 			t.Errorf("Neighbours = %v, want %v in it", got, want)
 		}
 	}
+	run("address", "add", "239.1.1.1/32", "dev", "br0", "autojoin")
+	run("link", "set", "ib0", "up")
+	groups, err := tap.Groups()
+	must(t, err)
+	for _, want := range []string{"224.0.0.1", "239.1.1.1", "ff02::1"} {
+		if !slices.Contains(groups, netip.MustParseAddr(want)) {
+			t.Errorf("Groups = %v, want %s in it", groups, want)
+		}
+	}
 	run("neighbour", "add", "192.0.2.3", "nud", "incomplete", "dev", "br0")
 	run("neighbour", "add", "2001:db8::3", "nud", "incomplete", "dev", "ib0")
 	unresolved, err := tap.Unresolved()

@@ -36,6 +36,8 @@ type Fake struct {
 	watchers map[chan link.State]struct{}
 	ended    sync.WaitGroup
 
+	groups []netip.Addr // that the host has joined
+
 	published link.State // the state that the watchers received last
 	joined    []byte     // working memory of WriteVectors
 }
@@ -262,6 +264,13 @@ func (f *Fake) KernelCounters() (link.KernelCounters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.kernel, f.err()
+}
+
+// Groups lists the multicast groups that the host has joined, as [link.TAP.Groups] does.
+func (f *Fake) Groups() ([]netip.Addr, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.groups), f.err()
 }
 
 // Close implements [link.Device].

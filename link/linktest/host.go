@@ -110,6 +110,21 @@ func (f *Fake) DelAddr(p netip.Prefix) {
 	})
 }
 
+// Join makes the host a member of a multicast group, as the socket option IP_ADD_MEMBERSHIP does. The fake sends no
+// report.
+func (f *Fake) Join(group netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groups = append(f.groups, group)
+}
+
+// Leave ends the membership in a group.
+func (f *Fake) Leave(group netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groups = slices.DeleteFunc(f.groups, func(g netip.Addr) bool { return g == group })
+}
+
 // Delete implements [Host].
 func (f *Fake) Delete() {
 	f.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"ipoibd/link/kernel"
 )
 
-// The kernel's lists of multicast groups in the network namespace of the thread. The netlink of Linux 6.1 and 6.12 has no
-// list of those of IPv4, and reports no changes.
+// The kernel's lists of multicast groups in the network namespace of the thread. The netlink of Linux 6.1 and 6.12 has
+// no list of those of IPv4, and reports no changes.
 const (
 	groupsIPv4 = "/proc/thread-self/net/igmp"
 	groupsIPv6 = "/proc/thread-self/net/igmp6"

@@ -303,6 +303,7 @@ var diagnoses = []struct {
 	{"a small MTU", busy, func(f *Facts) { f.iface().Notices.Add("no_ipv6", "below 1280") }, "no_ipv6", "below 1280 (it is 1444)", "ip link set eth0 mtu 1500"},
 	{"lost interrupts", busy, func(f *Facts) { f.iface().Notices.Add("events_lost", "packets wait") }, "events_lost", "packets wait", "ipoibd reset device --device soft"},
 	{"many guests", busy, func(f *Facts) { f.iface().Notices.Add("stations_full", "as many MACs") }, "stations_full", "as many MACs", "ipoibd status -v"},
+	{"many groups", busy, func(f *Facts) { f.iface().Notices.Add("groups_unserved", "3 multicast groups") }, "groups_unserved", "3 multicast groups", "ipoibd status -v"},
 	{"one socket", busy, noticing("one_socket"), "one_socket", "the text of", ""},
 	{"no segmentation", busy, noticing("no_segmentation"), "no_segmentation", "the text of", "ethtool -k eth0"},
 	{"alone", busy, func(f *Facts) { f.lonely(); noticing("silent")(f) }, "alone", "the text of", "ipoibd run --peer ADDRESS"},

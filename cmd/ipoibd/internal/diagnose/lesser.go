@@ -57,6 +57,11 @@ var warnings = []rule{
 		"find the guest that invents addresses, or put some guests behind another interface",
 		"ipoibd status -v --control {control}",
 	}},
+	{"groups_unserved", Warning, served, noticed("groups_unserved"), nil, texts{
+		"multicast of some groups does not arrive", "{notice}",
+		"find the guest that joins too many groups (station lines), or the reason in the log of the subnet manager",
+		"ipoibd status -v --control {control}",
+	}},
 	{"neighbours_full", Warning, fullTables, always, nil, texts{
 		"the kernel's neighbour table is full, so packets to hosts that are not in it are lost",
 		"{table} has {entries} entries of at most {limit}, and had no room for {more} more while it was watched",

@@ -103,7 +103,8 @@ type Link struct {
 	Fits       int           // the largest packet that it carries, in bytes
 	EventsLost bool          // completion events of the device do not arrive
 
-	StationsFull bool // there is no room for another MAC or address behind the interface
+	StationsFull   bool // there is no room for another MAC or address behind the interface
+	GroupsUnserved int  // IP multicast groups that are wanted, but not joined on the InfiniBand subnet
 }
 
 var linkConditions = []condition[Link]{
@@ -131,6 +132,11 @@ var linkConditions = []condition[Link]{
 		holds: func(l *Link) (bool, words) { return l.StationsFull, nil },
 		text:  StationsFull,
 	},
+	{
+		kind:  "groups_unserved",
+		holds: func(l *Link) (bool, words) { return l.GroupsUnserved > 0, words{"groups", l.GroupsUnserved} },
+		text:  "{groups} " + GroupsUnserved,
+	},
 }
 
 // EventsLost is the text of the notice, which package iface also logs.
@@ -140,6 +146,10 @@ const EventsLost = "the completion events of the device are lost, so packets wai
 // StationsFull is the text of the notice, which package iface also logs.
 const StationsFull = "there are as many MACs or IP addresses behind the interface as it serves; frames of further MACs " +
 	"are dropped, and further addresses are not reached; if a guest invents them, stop it; else use another interface"
+
+// GroupsUnserved is the text of the notice, which package iface also logs.
+const GroupsUnserved = "multicast groups of the host or of its guests are not joined, because there are more " +
+	"than the interface serves, or the subnet administrator refuses them; what members send to them does not arrive"
 
 // NoticeUnresolved is the kind of notice whose text package backend makes: the name of a peer cannot be looked up.
 const NoticeUnresolved = "unresolved_peer"

@@ -142,6 +142,16 @@
 // the ladder of the queue pair, which is closed, and without the peers if it is on another port or in another
 // partition.
 //
+// # Groups of an InfiniBand port
+//
+// On an InfiniBand port, a membership of the broadcast group comes before the plan of the port. While the
+// interface is up, it also joins the groups that the host and the stations behind it want, and leaves them
+// afterwards. It learns these from the peer table, which reports each change, and from the kernel's list, which it
+// reads each second, since a host need not send reports. Each answer of the subnet administrator leads to another
+// plan, and the queue pair is attached to the groups of that. Messages to a group that the port has not joined go
+// to the broadcast group. Memberships belong to the port, so a process that hands over an interface does not leave
+// its groups.
+//
 // # MTU
 //
 // A change of the port's MTU alone costs neither the QP nor the carrier. The MTU of ib0 is

@@ -36,6 +36,7 @@ type TAP interface {
 	BringUp() error
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
+	Groups() ([]netip.Addr, error)
 	// Elsewhere reports whether ib0 was renamed or moved to another network namespace, so that Open
 	// would not find it.
 	Elsewhere() bool

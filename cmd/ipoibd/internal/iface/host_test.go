@@ -52,6 +52,8 @@ type tap struct {
 	grounded   error         // of BringUp
 	raised     int           // calls of BringUp
 	given      bool          // GiveUp was called
+	listed     int           // calls of Groups
+	unlisted   error         // of Groups
 	locked     chan struct{} // closed when another process releases the kernel's lock of all interfaces; nil: it is free
 }
 
@@ -203,6 +205,31 @@ func (t *tap) Unresolved() ([]netip.Addr, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.unresolved), nil
+}
+
+func (t *tap) Groups() ([]netip.Addr, error) {
+	t.lock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.listed++
+	if t.unlisted != nil {
+		return nil, t.unlisted
+	}
+	return t.Fake.Groups()
+}
+
+// refuseGroups makes readings of the host's groups fail with an error, or succeed again.
+func (t *tap) refuseGroups(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unlisted = err
+}
+
+// readings returns how often the host's groups have been read.
+func (t *tap) readings() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.listed
 }
 
 func (t *tap) resolved(ip netip.Addr) {

@@ -1,21 +1,35 @@
 package iface
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/subnet"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/neigh/sa"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
+const (
+	// readGroupsEvery is how often the host's list of groups is read, because the kernel does not report its changes. The
+	// host's IGMP and MLD reports do, if it sends them.
+	readGroupsEvery = time.Second
+	// regroupPause is the least time between two looks at the groups of the stations, which take 10 ms if guests want
+	// 10,000 (port.BenchmarkMulticastList).
+	regroupPause = 100 * time.Millisecond
+)
+
 // membership is the interface's use of the subnet administrator of an InfiniBand port: the groups that the port has
-// joined for it, first the broadcast group. On Ethernet it has no user.
+// joined for it, first the broadcast group, and those that the host and the stations behind it want. On Ethernet it has
+// no user.
 type membership struct {
 	log       *slog.Logger
 	ready     chan struct{} // has a value after a result
@@ -24,6 +38,20 @@ type membership struct {
 	broadcast hca.GID
 	granted   map[hca.GID]port.Group
 	failed    error // why the port is no member of the broadcast group; nil: it is, or has not been answered yet
+
+	wanted  *port.MulticastList // of user
+	refused map[hca.GID]bool    // the joins among them that have failed
+	due     time.Time           // when to call want; zero: nothing has changed
+	looked  time.Time           // when want was last called
+	host    hostGroups
+}
+
+// hostGroups are the groups of the host by the kernel's list, which is read on a worker.
+type hostGroups struct {
+	list    []netip.Addr
+	err     error     // why it could not be read the last time
+	at      time.Time // when to read it; zero: it is being read, or not needed
+	reading bool
 }
 
 // follow begins and ends the use of the port that an interface wants on a session. An interface that is down uses none.
@@ -42,7 +70,9 @@ func (m *membership) follow(view device.View, want port.Want, down bool) {
 	}
 	m.session, m.user = view.Session, p.Use(want.PKey, func() { signal(m.ready) })
 	m.broadcast = ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, want.PKey)
-	m.granted = map[hca.GID]port.Group{}
+	m.granted, m.refused = map[hca.GID]port.Group{}, map[hca.GID]bool{}
+	m.wanted = port.NewMulticastList(want.PKey)
+	m.due, m.host.at = time.Now(), time.Now()
 	m.user.Join(m.broadcast, false)
 }
 
@@ -52,6 +82,67 @@ func (m *membership) leave() {
 		m.user.Close()
 	}
 	m.session, m.user, m.granted, m.failed = nil, nil, nil, nil
+	m.wanted, m.refused = nil, nil
+	m.due, m.host.at, m.host.list = time.Time{}, time.Time{}, nil
+}
+
+// deadline returns when there is something to do.
+func (m *membership) deadline() time.Time { return earliest(m.due, m.host.at) }
+
+// changed plans a call of want, because the groups of the host or of the stations have changed.
+func (m *membership) changed() {
+	if m.user != nil && m.due.IsZero() {
+		m.due = m.looked.Add(regroupPause)
+	}
+}
+
+// want joins the groups that the host and the stations behind it want, and leaves those that they no longer want.
+func (m *membership) want(host, behind []netip.Addr) {
+	m.looked = time.Now()
+	join, leave := m.wanted.Want(slices.Concat(m.host.list, host), behind)
+	for _, mgid := range leave {
+		m.user.Leave(mgid)
+		delete(m.granted, mgid)
+		delete(m.refused, mgid)
+	}
+	for _, mgid := range join {
+		m.user.Join(mgid, false)
+	}
+}
+
+// read begins to read the host's list, and plans the next reading after this one. The list stays if it cannot be read.
+func (m *membership) read(w *worker, tap TAP) {
+	if m.host.reading {
+		return // the result plans the next one
+	}
+	m.host.reading = true
+	ask(w, tap.Groups, func(list []netip.Addr, err error) {
+		h := &m.host
+		if h.reading = false; m.user == nil {
+			return
+		}
+		now := time.Now()
+		h.at = now.Add(readGroupsEvery - time.Duration(now.UnixNano())%readGroupsEvery) // together with other interfaces
+		switch {
+		case errors.Is(err, link.ErrGone) || errors.Is(err, link.ErrClosed): // Run reports it
+		case err != nil:
+			if h.err == nil || h.err.Error() != err.Error() {
+				m.log.Warn("cannot read the host's multicast groups; retrying every second", "err", err)
+			}
+		case !slices.Equal(list, h.list):
+			h.list = list
+			m.changed()
+		}
+		h.err = err
+	})
+}
+
+// unserved returns how many of the groups that are wanted the port does not receive from, though it uses the subnet.
+func (m *membership) unserved() int {
+	if _, ok := m.granted[m.broadcast]; !ok {
+		return 0
+	}
+	return m.wanted.Excess() + len(m.refused)
 }
 
 // take takes the results of the port, and returns those about paths.
@@ -63,18 +154,24 @@ func (m *membership) take() (paths []sa.Action) {
 		switch a := a.(type) {
 		case sa.Joined:
 			m.granted[a.MGID] = groupOf(a)
+			delete(m.refused, a.MGID)
 			if a.MGID == m.broadcast {
 				m.failed = nil
 			}
 		case sa.JoinFailed:
+			level := slog.LevelDebug // the notice has their number
 			delete(m.granted, a.MGID)
 			if a.MGID == m.broadcast {
 				m.failed = errors.New(joinFailures[a.Reason])
 				if trouble := m.user.Trouble(); trouble != nil && a.Reason == sa.ReasonNoAnswer {
 					m.failed = trouble // it was not asked
 				}
+				level = slog.LevelWarn
+			} else {
+				m.refused[a.MGID] = true
 			}
-			m.log.Warn("not a member of a group", "group", a.MGID.String(), "reason", a.Reason.String(), "status", a.Status.String())
+			m.log.Log(context.Background(), level, "not a member of a group",
+				"group", a.MGID.String(), "reason", a.Reason.String(), "status", a.Status.String())
 		default:
 			paths = append(paths, a)
 		}

@@ -229,6 +229,8 @@ func (n *neighbours) step(ev neigh.Event) {
 				if !n.echoes.answered(a) {
 					n.replies = append(n.replies, a)
 				}
+			case neigh.GroupsChanged:
+				n.member.changed()
 			case neigh.Publish:
 				n.shown.Publish(a.Snapshot)
 			}

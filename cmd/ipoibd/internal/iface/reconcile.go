@@ -132,7 +132,7 @@ func (r *recovery) regroup(to port.Plan) {
 			r.restart("cannot change its groups", err)
 			return
 		}
-		r.log.Info("groups attached", "count", len(groups))
+		r.log.Debug("groups attached", "count", len(groups)) // guests join and leave as they like
 		a.plan, a.groups, a.self = to, groups, self
 		r.tell(attached{newPlan: true})
 	})

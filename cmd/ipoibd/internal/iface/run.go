@@ -119,6 +119,14 @@ func (f *Iface) expire(now time.Time) {
 	if f.host.expire(now) {
 		ask(&f.host.worker, f.host.tap.Unresolved, f.nbrs.hostAsks)
 	}
+	m := &f.fabric.member
+	if due(&m.host.at, now) {
+		m.read(&f.host.worker, f.host.tap)
+	}
+	if due(&m.due, now) {
+		m.want(f.nbrs.table.Groups())
+		f.rec.reconcile()
+	}
 	f.rec.expire(now)
 	f.passOn()
 	f.nbrs.rest()
@@ -198,7 +206,9 @@ func (f *Iface) lost(ctx context.Context) error {
 func (f *Iface) wind() {
 	f.ends()
 	f.rec.stop("stopping")
-	f.fabric.member.leave()
+	if !f.rec.left { // else the process that continues the interface has joined the same groups of the port
+		f.fabric.member.leave()
+	}
 	f.passOn()
 	f.fabric.worker.close()
 	f.host.worker.close()
@@ -215,6 +225,7 @@ func (f *Iface) setTimer(t *time.Timer) (late bool) {
 		f.nbrs.deadline(),
 		f.rec.deadline(now),
 		f.host.deadline(),
+		f.fabric.member.deadline(),
 		f.shown.at,
 		f.reports.at,
 	)

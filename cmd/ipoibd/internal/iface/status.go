@@ -37,7 +37,8 @@ type shown struct {
 	at       time.Time // of the next one
 	ended    bool      // Run has returned f.end
 
-	stationsFull bool // the notice is shown
+	stationsFull   bool // the notice is shown
+	groupsUnserved bool // the same
 	// txDropped is the kernel's count of dropped frames less the filter's. They are not read at the same
 	// moment, and the filter's count is the newer one.
 	txDropped highest
@@ -222,7 +223,11 @@ func (f *Iface) show(now time.Time) {
 	if link.StationsFull && !f.shown.stationsFull {
 		f.log.Warn(diagnose.StationsFull)
 	}
-	f.shown.stationsFull = link.StationsFull
+	link.GroupsUnserved = f.fabric.member.unserved()
+	if some := link.GroupsUnserved > 0; some && !f.shown.groupsUnserved {
+		f.log.Warn(diagnose.GroupsUnserved, "groups", link.GroupsUnserved)
+	}
+	f.shown.stationsFull, f.shown.groupsUnserved = link.StationsFull, link.GroupsUnserved > 0
 	s.Notices = link.Notices()
 	s.Notice = s.Notices.Text()
 	s.State, s.Reason = f.condition()

@@ -10,7 +10,9 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/hca/mad"
 	"ipoibd/link/kernel/capsule"
+	"ipoibd/neigh/sa/satest"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
@@ -281,9 +283,18 @@ func TestInfiniBandDownLeavesGroups(t *testing.T) {
 		if now := b.tap.readings(); now != n {
 			t.Errorf("the list was read %d times while down", now-n)
 		}
+		b.tap.Leave(mdns)
+		sets := func() int { return s.sa.Asked()[satest.Request{Method: mad.MethodSet, About: mgid(mdns)}] }
+		before := sets()
 		b.tap.SetUp(true)
 		time.Sleep(soon)
-		s.members("up again", mdns, 16)
+		if now := sets(); now != before {
+			t.Errorf("joined %d times a group that the host left while down", now-before)
+		}
+		s.members("up again", allNodes[0], 8, 16)
+		b.tap.Join(mdns)
+		time.Sleep(soon)
+		s.members("joined again", mdns, 16)
 		a.resolve(b.ip)
 		reach(t, a, b)
 		n = b.tap.readings()

@@ -70,7 +70,7 @@ func (g GID) String() string { return g.Addr().String() }
 
 // LID is the 16-bit local identifier of a port in its subnet, assigned by the subnet manager (IBA 4.1.3). A port with
 // an LMC (LID mask control) of n has 2^n LIDs, which differ only in the lowest n bits, the path bits. The LIDs from
-// 0xc000 on are those of groups, and 0 is none.
+// 0xc000 on are those of groups, and 0 is not a LID.
 type LID uint32
 
 // Base returns the LID without its path bits; lmc is 0 to 7.

@@ -309,7 +309,7 @@ func TestLateReportOfAForgottenStation(t *testing.T) {
 }
 
 // TestEachChangeOfGroupsIsReported: on an InfiniBand port, whatever happens on the host's side, Groups returns something
-// else only after a GroupsChanged. On RoCE there is none.
+// else only after a GroupsChanged. There is no such action on RoCE.
 func TestEachChangeOfGroupsIsReported(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBench(t, Config{})

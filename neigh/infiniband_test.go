@@ -302,7 +302,7 @@ func TestAnswersAfterDetached(t *testing.T) {
 		t.Errorf("the late answer does not count: %v", out)
 	}
 	if _, known := b.table.lids.to(peerC.gid); known {
-		t.Error("a path that nobody needs is known")
+		t.Error("a path without a user is known")
 	}
 	b.step(fabricARP(peerC, ipoib.ARPRequest, ipC, ipC, true).at(lidC))
 	b.step(Detached{})

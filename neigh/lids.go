@@ -171,7 +171,7 @@ func (s *lids) of(gid hca.GID) hca.LID {
 }
 
 // answered stores the answer to a FindPath, the zero UDPath if there is no path, and returns the claims that have
-// waited for it. If none was found, the last path stays. The answer for a GID of which the table has no path any more is
+// waited for it. If none was found, the last path stays. The answer for a GID whose path the table has forgotten is
 // ignored.
 func (s *lids) answered(gid hca.GID, found hca.UDPath) (p *path, claims []claim) {
 	p = s.paths[gid]

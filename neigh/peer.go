@@ -34,7 +34,7 @@ type peer struct {
 	endpoint
 	mac       ipoib.MAC
 	plain     bool         // mac is plainMAC of the GID
-	lid       hca.LID      // by which byLID has it, without path bits; 0: byLID does not have it, or RoCE
+	lid       hca.LID      // its key in byLID, without path bits; 0: byLID does not have it, or RoCE
 	ips       []netip.Addr // bound to it, the latest claim last
 	claimed   bool         // it has ever claimed an address
 	used      bool         // the host has sent data to it

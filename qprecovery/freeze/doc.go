@@ -26,7 +26,7 @@
 // makes the detector suspect a freeze as well: it may hang in a post or a poll. The rung that follows
 // halts it, which shows whether it does.
 //
-// A queue pair in a partition of which its port is a limited member does not receive what it sends to itself: the P_Keys
+// A queue pair whose port is a limited member of its partition does not receive what it sends to itself: the P_Keys
 // of two limited members do not match (IBA 10.9.3), and the HCA may report each such packet to the subnet manager as a
 // violation. So the detector requests a probe only when sends wait, and the probe is answered once its send has completed.
 //

@@ -97,7 +97,7 @@ func (c *client) receive(e *envelope) error {
 // queryTries is how often a query is sent: ibsim loses packets on command.
 const queryTries = 3
 
-// query returns an attribute of the switch. Nobody else may receive.
+// query returns an attribute of the switch. No one else may receive.
 func (c *client) query(attr uint16, modifier uint32) ([]byte, error) {
 	var e envelope
 	for range queryTries {

@@ -37,7 +37,7 @@ func TestMembershipsDecide(t *testing.T) {
 	}
 	s.Leave(2, g)
 	s.WaitMembers(g.MLID)
-	s.sendGroup(hosts[0], 0, &g, "to nobody")
+	s.sendGroup(hosts[0], 0, &g, "to no one")
 	s.sendUnicast(hosts[0], 0, 1, "afterwards")
 	s.sendUnicast(hosts[0], 0, 2, "afterwards")
 	for i, h := range hosts[1:] {

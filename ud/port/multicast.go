@@ -8,7 +8,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// MaxGroups bounds the groups of an interface on InfiniBand, of which the broadcast group is one. Each takes one of the
+// MaxGroups bounds the groups of an interface on InfiniBand, the broadcast group included. Each takes one of the
 // 16,383 MLIDs of the subnet (IBA 4.1.3), and guests can ask for any number.
 const MaxGroups = 256
 

@@ -256,7 +256,7 @@ func findGID(attr hca.PortAttr, w Want) (int, error) {
 	return 0, fmt.Errorf("%w: the netdev below it needs an IP address", ErrNoGID)
 }
 
-// gidTable is a port's table of GIDs, of which an interface can use those of one type.
+// gidTable is a port's table of GIDs. An interface can use those of one type.
 type gidTable struct {
 	entries []hca.GIDEntry
 	typ     hca.GIDType

@@ -270,7 +270,7 @@ func TestEventsGoToTheOpenHCA(t *testing.T) {
 		second.wantEvents(hca.EventSMChange)
 		second.must(pd.Close())
 		second.must(second.dev.Close())
-		p.Emit(hca.EventSMChange) // nobody gets it
+		p.Emit(hca.EventSMChange) // no one gets it
 	})
 }
 

@@ -130,7 +130,7 @@ func TestUnacceptableMADs(t *testing.T) {
 		a.up(0, qkeyGSI)
 		a.ask(to(func(d *hca.UDDest, _ *hca.AHSpec) { d.QPN = 2 }), ok)         // only QP1 is there
 		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.DLID = 4 }), ok)      // not the subnet manager
-		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.DLID = 0xbfff }), ok) // nobody
+		a.ask(to(func(_ *hca.UDDest, ah *hca.AHSpec) { ah.DLID = 0xbfff }), ok) // no port has it
 		a.want()
 		if len(sa.seen()) != 0 {
 			t.Errorf("requests %+v", sa.seen())

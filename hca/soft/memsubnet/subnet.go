@@ -39,7 +39,7 @@ type Subnet struct {
 	sm     *manager // nil: there is no subnet administrator
 
 	mu      sync.Mutex // guards the fields below, and all ports; no other lock is taken while it is held
-	view    SM         // of which LID and SL may change
+	view    SM         // its LID and SL may change
 	ports   []*Port
 	members map[member]bool // value: full member
 	groups  map[group]int   // numbers of the addresses that stand for groups

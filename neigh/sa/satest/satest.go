@@ -45,7 +45,7 @@ func (a *SA) forget() {
 	a.groups, a.members, a.next = map[hca.GID]mad.MCMember{}, map[hca.GID]map[uint16]mad.JoinState{}, 0xc000
 }
 
-// Serve makes a the administrator of a subnet, of which it is the SM's SA.
+// Serve makes a the administrator of a subnet, whose SM has a as its SA.
 func (a *SA) Serve(s *memsubnet.Subnet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -188,7 +188,7 @@ func (m *membership) findPath(want neigh.FindPath) bool {
 	return true
 }
 
-// groups returns the groups of which the port is a member, if the broadcast group is one of them.
+// groups returns the groups that the port has joined, or nil while it has not joined the broadcast group.
 func (m *membership) groups() []port.Group {
 	broadcast, ok := m.granted[m.broadcast]
 	if !ok {

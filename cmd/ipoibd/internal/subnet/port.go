@@ -28,7 +28,7 @@ type Session interface {
 }
 
 // Port asks the subnet administrator on behalf of the interfaces that use one port of a session. Any goroutine may call
-// its methods, none of which blocks.
+// its methods, which do not block.
 type Port struct {
 	dev   Session
 	num   uint8

@@ -128,7 +128,7 @@ func (q *queue) send(s sa.Send) (posted bool, err error) {
 	return true, nil
 }
 
-// poll passes on what has completed: MADs, of which the client keeps nothing, and sends that have failed. It returns
+// poll passes on what has completed: MADs, which the client copies, and sends that have failed. It returns
 // how many requests completed, and an error if the queue pair must be opened again.
 func (q *queue) poll(pass func(sa.Event)) (n int, err error) {
 	n, err = q.by.CQ.Poll(q.wcs[:])

@@ -16,8 +16,8 @@ type User struct {
 	ready func()
 
 	groups map[hca.GID]bool // that it has asked for; guarded by Port.mu, as what follows
-	// The results since the last Take, of which only the latest about each group and path counts. So they are bounded
-	// by what the users of the partition have asked for since then.
+	// The latest result about each group and path since the last Take. What the users of the partition have asked for
+	// since then bounds them.
 	joins map[hca.GID]sa.Action
 	paths map[sa.PathKey]sa.Action
 }

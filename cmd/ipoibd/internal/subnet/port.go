@@ -20,6 +20,9 @@ import (
 // repeated after at least half a second anyway.
 const reopenPause = 500 * time.Millisecond
 
+// flushLimit bounds the wait for the requests in the send queue at the end: they leave it within microseconds.
+const flushLimit = 50 * time.Millisecond
+
 // Session is what a port needs of an open device.
 type Session interface {
 	endpoint.Session
@@ -230,13 +233,13 @@ func (p *Port) serve(q *queue, pkeyIndex uint16) error {
 	}
 	for {
 		evs, stopped := p.take()
-		if stopped {
-			return nil
-		}
 		for _, ev := range append(evs, sa.Tick{}) {
 			if err := p.step(q, ev); err != nil {
 				return err
 			}
+		}
+		if stopped { // the users have just left their groups
+			return q.flush(time.Now().Add(flushLimit))
 		}
 		p.mu.Lock()
 		moved := p.pkeyIndex != pkeyIndex

@@ -192,6 +192,26 @@ func TestStopWhileAsking(t *testing.T) {
 	})
 }
 
+// A user that leaves before the port is stopped ends its memberships: the request is sent, although its answer is not
+// waited for.
+func TestStopSendsWhatUsersAskedFor(t *testing.T) {
+	onPort(t, func(t *testing.T, r *rig) {
+		u := r.user()
+		u.Join(broadcast, false)
+		u.Join(mdns, false)
+		synctest.Wait()
+		u.Close()
+		r.port.Stop()
+		synctest.Wait()
+		if !r.ended.Load() || r.dev.Err() != nil {
+			t.Errorf("ended: %t, device: %v", r.ended.Load(), r.dev.Err())
+		}
+		if n := r.asked(mad.MethodDelete, mdns); n != 1 || len(r.sa.Members(mdns)) != 0 {
+			t.Errorf("%d leaves, members %v", n, r.sa.Members(mdns))
+		}
+	})
+}
+
 // If a call hangs when the port is stopped, the device fails, and the session is released although the call never
 // returns.
 func TestStopWhileACallHangs(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
@@ -160,6 +161,26 @@ func (q *queue) poll(pass func(sa.Event)) (n int, err error) {
 		err = errors.Join(err, q.closeFormer())
 	}
 	return n, err
+}
+
+// flush waits until no MAD is in the send queue, at most until a time. It ignores what arrives.
+func (q *queue) flush(until time.Time) error {
+	for len(q.free) < sendSlots && time.Now().Before(until) {
+		if err := q.by.CQ.Arm(); err != nil {
+			return err
+		}
+		n, err := q.poll(func(sa.Event) {})
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		if err := q.by.CQ.Wait(until); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // closeFormer closes the handles of former subnet managers, once no posted request uses them.

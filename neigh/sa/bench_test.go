@@ -91,8 +91,12 @@ func (c *Client) check() error {
 	counts := map[requestState]int{}
 	open := 0
 	all := []*request{&c.service.req}
+	bounded := 0 // groups
 	for _, g := range c.groups.list {
 		all = append(all, &g.req)
+		if g.mgid != broadcastOf(g.mgid) {
+			bounded++
+		}
 		if c.groups.byMGID[g.mgid] != g {
 			return fmt.Errorf("group %v is not indexed", g.mgid)
 		}
@@ -138,7 +142,7 @@ func (c *Client) check() error {
 		return fmt.Errorf("%d queued, although only %d outstanding", s.Queued, q.outstanding)
 	case open != len(q.byTID):
 		return fmt.Errorf("%d transactions, counted as %d", open, len(q.byTID))
-	case len(c.groups.byMGID) != len(c.groups.list) || s.Groups > maxGroups:
+	case len(c.groups.byMGID) != len(c.groups.list) || bounded > maxGroups:
 		return fmt.Errorf("%d groups, %d indexed", s.Groups, len(c.groups.byMGID))
 	case s.Paths > c.paths.most, c.paths.asked.Len() > maxPathQueries, c.paths.asked.Len()+c.paths.others.Len() != s.Paths:
 		return fmt.Errorf("%d paths, %d and %d in lists", s.Paths, c.paths.asked.Len(), c.paths.others.Len())

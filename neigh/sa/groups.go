@@ -33,7 +33,7 @@ func (gs *groups) join(ev Join) {
 	}
 	g := gs.byMGID[mgid]
 	if g == nil {
-		if len(gs.list) >= maxGroups {
+		if len(gs.list) >= maxGroups && mgid != broadcastOf(mgid) { // the configuration bounds the broadcast groups
 			gs.step.emit(JoinFailed{Owner: ev.Owner, MGID: mgid, Reason: ReasonLimit})
 			return
 		}

@@ -8,7 +8,7 @@ const (
 	// they do not overrun the queue of the SA, which drops silently.
 	maxOutstanding = 16
 	// maxGroups bounds the groups of a port: 256 for each of eight interfaces. Each takes one of the 16,000 MLIDs of the
-	// subnet.
+	// subnet. A broadcast group is never refused for it: each interface needs the one of its partition.
 	maxGroups = 2048
 	// DefaultMaxPaths bounds the paths in the cache, of less than 512 bytes each: the ports of a large subnet that one
 	// host talks to.

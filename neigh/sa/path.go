@@ -26,6 +26,7 @@ type path struct {
 	epoch  uint64    // of paths, when the query of that answer began
 	asking uint64    // of paths, when the latest query began
 	queued time.Time // when the latest query began
+	again  bool      // the query under way is a refresh: the path so far answers no one
 	why    failure   // of the latest refusal, while it is not known
 }
 

@@ -36,6 +36,7 @@ func (ps *paths) want(key PathKey) {
 		ps.others.MoveToBack(p.place)
 	}
 	switch {
+	case p.again: // the answer is awaited
 	case p.known:
 		ps.step.emit(PathFound{Key: key, Path: p.path})
 		if !p.fresh() {
@@ -57,7 +58,7 @@ func (ps *paths) refresh(key PathKey) {
 		ps.want(key)
 		return
 	}
-	if !ps.ask(p) {
+	if p.again = ps.ask(p); !p.again {
 		ps.step.emit(PathFailed{Key: key, Reason: ReasonLimit})
 	}
 }
@@ -101,7 +102,7 @@ func (ps *paths) ask(p *path) bool {
 // becomeOther moves an entry whose request has ended.
 func (ps *paths) becomeOther(p *path) {
 	ps.asked.Remove(p.place)
-	p.place = ps.others.PushBack(p)
+	p.place, p.again = ps.others.PushBack(p), false
 }
 
 func (ps *paths) remove(p *path) {

@@ -19,6 +19,7 @@ import (
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
 )
 
 // lane holds what exists once per queue: a queue of the TAP and a queue of the queue pair, the
@@ -135,9 +136,21 @@ func (ls *lanes) allowSources(list []netip.Addr) {
 	}
 }
 
+// identify chooses how the lanes identify senders on the port of a plan.
+func (ls *lanes) identify(p port.Plan) {
+	for _, l := range ls.all {
+		if p.InfiniBand() {
+			l.rx.UseLIDs(p.LMC)
+		} else {
+			l.rx.UseGIDs()
+		}
+	}
+}
+
 // attach gives each lane its queue of an attachment's endpoint, or leaves all without one.
 func (ls *lanes) attach(a *attachment, gen uint32) error {
 	ls.records.moved(a)
+	ls.identify(a.plan)
 	for i, l := range ls.all {
 		q := a.ep.Queues[i]
 		l.queue = q
@@ -145,10 +158,6 @@ func (ls *lanes) attach(a *attachment, gen uint32) error {
 		l.fetcher = endpoint.NewCaller(a.session, q.Queue, q.RecvCQ)
 		err := l.tx.Attach(l.sender.Queue, l.sender.CQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
-			l.rx.UseGIDs()
-			if a.plan.InfiniBand() {
-				l.rx.UseLIDs(a.plan.LMC)
-			}
 			err = l.call(l.fetcher, func() error { return l.rx.Attach(l.fetcher.Queue, l.fetcher.CQ, q.RecvMR, gen) })
 		}
 		if err != nil {

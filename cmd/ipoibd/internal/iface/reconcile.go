@@ -134,6 +134,7 @@ func (r *recovery) regroup(to port.Plan) {
 		}
 		r.log.Debug("groups attached", "count", len(groups)) // guests join and leave as they like
 		a.plan, a.groups, a.self = to, groups, self
+		r.lanes.identify(to)
 		r.tell(attached{newPlan: true})
 	})
 }

@@ -233,10 +233,12 @@ func (p *Port) serve(q *queue, pkeyIndex uint16) error {
 	}
 	for {
 		evs, stopped := p.take()
-		for _, ev := range append(evs, sa.Tick{}) {
-			if err := p.step(q, ev); err != nil {
-				return err
-			}
+		var failed error
+		for _, ev := range append(evs, sa.Tick{}) { // all of them, also if one cannot be sent
+			failed = cmp.Or(failed, p.step(q, ev))
+		}
+		if failed != nil {
+			return failed
 		}
 		if stopped { // the users have just left their groups
 			return q.flush(time.Now().Add(flushLimit))
@@ -250,7 +252,6 @@ func (p *Port) serve(q *queue, pkeyIndex uint16) error {
 		if err := q.by.CQ.Arm(); err != nil {
 			return err
 		}
-		var failed error
 		n, err := q.poll(func(ev sa.Event) { failed = cmp.Or(failed, p.step(q, ev)) })
 		if err = cmp.Or(err, failed); err != nil {
 			return err
@@ -286,8 +287,8 @@ func (p *Port) step(q *queue, ev sa.Event) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats = p.client.Stats()
-	if _, arrived := ev.(sa.Received); arrived {
+	answered := p.stats.Answered
+	if p.stats = p.client.Stats(); p.stats.Answered > answered {
 		p.warned = ""
 	}
 	return failed

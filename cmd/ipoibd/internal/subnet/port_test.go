@@ -117,6 +117,30 @@ func TestHandleCannotBeMade(t *testing.T) {
 	})
 }
 
+// A request that cannot be sent takes none of those with it that came at the same time.
+func TestNothingIsLostWithAFailure(t *testing.T) {
+	onPort(t, func(t *testing.T, r *rig) {
+		u := r.user()
+		r.subnet.MoveSM(100, 1)
+		r.inject(faults.Fault{Kind: faults.VerbENOMEM, Verb: "create_ah"})
+		u.groups[broadcast], u.groups[mdns] = true, true
+		r.port.View(r.at.Attr())
+		r.port.put(sa.Join{Owner: u.owner, MGID: broadcast}, sa.RefreshPath{Key: sa.PathKey{DGID: r.peerGID(), PKey: u.pkey}}, sa.Join{Owner: u.owner, MGID: mdns})
+		var joins, paths int
+		until(t, 10*time.Second, "answered", func() bool {
+			for _, a := range u.Take() {
+				switch a.(type) {
+				case sa.Joined:
+					joins++
+				case sa.PathFound:
+					paths++
+				}
+			}
+			return joins == 2 && paths == 1
+		})
+	})
+}
+
 // A queue pair that fails with each request is logged once, until a MAD has arrived.
 func TestEndlessFailuresAreLoggedOnce(t *testing.T) {
 	onPort(t, func(t *testing.T, r *rig) {

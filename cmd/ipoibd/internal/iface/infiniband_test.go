@@ -129,3 +129,19 @@ func TestInfiniBandSubnetManagerRestarts(t *testing.T) {
 		}
 	})
 }
+
+// A port that becomes a limited member of the partition reaches a full one. Its queue pair, which does not receive its
+// own probes any more, is not taken for a frozen one.
+func TestInfiniBandLimitedMember(t *testing.T) {
+	onSubnet(t, func(t *testing.T, _ *ibSubnet, a, b *testHost) {
+		a.port.Change(func(attr *hca.PortAttr) { attr.PKeys = []hca.PKey{hca.PKeyDefault &^ hca.PKeyMembership} })
+		time.Sleep(5 * time.Second)
+		before := a.status()
+		time.Sleep(time.Minute)
+		after := a.status()
+		if before.QP == nil || after.QP == nil || after.QP.Generation != before.QP.Generation {
+			t.Errorf("queue pair %+v after a minute, was %+v", after.QP, before.QP)
+		}
+		reach(t, a, b)
+	})
+}

@@ -113,19 +113,20 @@ func (p *pair) requireBridge(t *testing.T, n network) {
 	ping := func(to string) []string {
 		return []string{"ping", "-n", "-q", "-c", "5", "-i", "0.2", "-W", "10", "-M", "do", "-s", "1900", to}
 	}
-	var out, in []*guest.Process
-	for i := range namespaces {
-		for _, to := range []string{n.ip4(theirs), n.ip6(theirs)} {
-			out = append(out, g.Start("ip", append([]string{"netns", "exec", fmt.Sprintf("n%d", i)}, ping(to)...)...))
-		}
-	}
-	requireSuccess(t, out)
+	var pings []*guest.Process
 	for i := range namespaces {
 		for _, to := range []string{n.ip4(first + i), n.ip6(first + i)} {
-			in = append(in, p.guests[theirs].Start("ping", ping(to)[1:]...))
+			pings = append(pings, p.guests[theirs].Start("ping", ping(to)[1:]...))
 		}
 	}
-	requireSuccess(t, in)
+	requireSuccess(t, pings) // before the namespaces have sent anything
+	pings = nil
+	for i := range namespaces {
+		for _, to := range []string{n.ip4(theirs), n.ip6(theirs)} {
+			pings = append(pings, g.Start("ip", append([]string{"netns", "exec", fmt.Sprintf("n%d", i)}, ping(to)...)...))
+		}
+	}
+	requireSuccess(t, pings)
 }
 
 // requireSuccess waits for processes, and requires that they exit with 0.

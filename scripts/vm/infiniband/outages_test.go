@@ -127,7 +127,8 @@ func (p *pair) requireOutagesEnd(t *testing.T, n network) {
 		for _, g := range p.guests {
 			g.Run("ip", "-4", "neigh", "flush", "dev", "ib0") // so that requests go to the broadcast group
 		}
-		p.requireEchoes(t, n.ip4, mtu-28)
+		to.Run("ip", "-6", "neigh", "flush", "dev", "ib0") // and solicitations to groups of the daemon's host
+		p.requireReached(t, n)
 	}
 	stream.Signal(syscall.SIGKILL)
 }

@@ -49,19 +49,23 @@ var groups = []struct{ address, mgid string }{
 	{"ff12::4321%ib0", "ff12:601b:ffff::4321"},
 }
 
-// requireMulticast requires that the peer answers the requests of the daemon's host to all hosts, and receives the
-// datagrams of groups that it has joined.
+// requireMulticast requires that each host answers the other's requests to all hosts, and receives the datagrams of
+// groups that it has joined.
 func (p *pair) requireMulticast(t *testing.T, n network) {
-	from := p.guests[ours]
-	from.Run("ip", "route", "add", "224.0.0.0/4", "dev", "ib0")
-	// The peer learns the link-local address to which it answers.
-	from.Run("ping", "-n", "-q", "-c", "1", "-W", "10", linkLocal(t, p.guests[theirs], "ib0")+"%ib0")
-	out := from.Run("ping", "-n", "-L", "-c", "3", "-i", "0.2", "-W", "10", "224.0.0.1")
-	if answers := n.ip4(theirs); !strings.Contains(out, "from "+answers) {
-		t.Errorf("%s does not answer a request to all hosts:\n%s", answers, out)
-	}
-	for _, g := range groups {
-		p.requireGroup(t, ours, g.address, hca.GIDFromAddr(netip.MustParseAddr(g.mgid)))
+	for i, from := range p.guests {
+		from.Run("ip", "route", "add", "224.0.0.0/4", "dev", "ib0")
+		for _, all := range []struct{ group, answers string }{
+			{"224.0.0.1", n.ip4(1 - i)},
+			{"ff02::1%ib0", linkLocal(t, p.guests[1-i], "ib0")},
+		} {
+			ping := from.Start("ping", "-n", "-L", "-c", "3", "-i", "0.2", "-W", "10", all.group)
+			if result := ping.Wait(carrierLimit); !result.OK() || !strings.Contains(ping.Stdout(), "from "+all.answers) {
+				t.Errorf("host %d pings %s, but %s does not answer:\n%s", i, all.group, all.answers, ping.Stdout())
+			}
+		}
+		for _, g := range groups {
+			p.requireGroup(t, i, g.address, hca.GIDFromAddr(netip.MustParseAddr(g.mgid)))
+		}
 	}
 }
 

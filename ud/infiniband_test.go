@@ -140,7 +140,7 @@ func TestR08ProbeWithoutGRH(t *testing.T) {
 	}
 }
 
-// Rx drops messages without a GRH until it is told that its port is one of a subnet, and again afterwards.
+// Rx drops messages without a GRH until UseLIDs, and again after UseGIDs.
 func TestRxUsesLIDs(t *testing.T) {
 	b := newRxBench(t, 64)
 	b.snap.Publish(newLIDPeers())

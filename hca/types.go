@@ -104,10 +104,10 @@ func (s UDSource) Port() UDSource {
 	return s.Key()
 }
 
-// UDPath is a path of an InfiniBand subnet to a port: what an address handle needs of a path record (IBA 15.2.5.16).
-// The zero value is no path.
+// UDPath is a path of an InfiniBand subnet to a port or a multicast group: what an address handle needs of a path record
+// (IBA 15.2.5.16) or of a membership (MCMemberRecord, 15.2.5.17). The zero value is no path.
 type UDPath struct {
-	DLID      LID    // of the port, or of the router on the way to it; with path bits
+	DLID      LID    // of the port, or of the router on the way to it, with path bits; or the MLID
 	SL        uint8  // 0-15
 	Rate      uint8  // enum ibv_rate; 0: the port's rate
 	HopLimit  uint8  // 0: there is no router on the way, and messages need no GRH

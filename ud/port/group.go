@@ -8,9 +8,8 @@ import (
 
 // Group parameters that replace a subnet manager's on Ethernet; see the package documentation.
 const (
-	GroupHops    = 1 // hop limit of messages to a group, whose scope is one link
-	UnicastHops  = 64
-	NoMulticastL = 0 // MLID on Ethernet
+	GroupHops   = 1 // hop limit of messages to a group, whose scope is one link
+	UnicastHops = 64
 )
 
 // QKey is the Q_Key of every group on Ethernet.
@@ -25,54 +24,41 @@ var groupIPv4 = netip.AddrFrom4([4]byte{239, 192, 18, 183})
 type Group struct {
 	MGID   hca.GID // the IPoIB group
 	Attach hca.GID // the GID that the QP attaches to and sends to
-	MLID   uint16
 	QKey   hca.QKey
-	MTU    hca.MTU // of the group; 0 on Ethernet
-	Route
+	MTU    hca.MTU    // of the group; 0 on Ethernet
+	Path   hca.UDPath // of messages to it; its DLID is the MLID
 }
 
-// Route is how messages travel to a destination: attributes of an address handle.
-type Route struct {
-	SL        uint8  // InfiniBand only, 0-15
-	Rate      uint8  // enum ibv_rate; 0: the port's rate
-	Traffic   uint8  // traffic class
-	FlowLabel uint32 // 20 bits
-	HopLimit  uint8
-}
-
-// handle returns the data of an address handle with a route.
-func (p Plan) handle(lid uint16, dgid hca.GID, global bool, r Route) hca.AHSpec {
-	ah := hca.AHSpec{Port: p.Port, DLID: lid, SL: r.SL, Rate: r.Rate}
+// handle returns the data of an address handle for a path. Messages along it have a GRH if it is global.
+func (p Plan) handle(dgid hca.GID, path hca.UDPath, global bool) hca.AHSpec {
+	ah := hca.AHSpec{Port: p.Port, DLID: uint16(path.DLID), SL: path.SL, Rate: path.Rate}
 	if global {
 		ah.Global, ah.DGID, ah.SGIDIndex = true, dgid, p.GIDIndex
-		ah.Traffic, ah.FlowLabel, ah.HopLimit = r.Traffic, r.FlowLabel, r.HopLimit
+		ah.Traffic, ah.FlowLabel, ah.HopLimit = path.Traffic, path.FlowLabel, path.HopLimit
 	}
 	return ah
 }
 
 // GroupAH returns the data of the address handle of a group.
-func (p Plan) GroupAH(g Group) hca.AHSpec { return p.handle(g.MLID, g.Attach, true, g.Route) }
+func (p Plan) GroupAH(g Group) hca.AHSpec { return p.handle(g.Attach, g.Path, true) }
 
 // Membership returns the data with which a queue pair attaches to a group.
 func (p Plan) Membership(g Group) hca.MulticastGroup {
-	return hca.MulticastGroup{MGID: g.Attach, MLID: g.MLID, SGIDIndex: p.GIDIndex}
+	return hca.MulticastGroup{MGID: g.Attach, MLID: uint16(g.Path.DLID), SGIDIndex: p.GIDIndex}
 }
 
 // PeerAH returns the data of the address handle of a peer. path is zero on Ethernet. On InfiniBand a message has a GRH
 // only if routers carry it: the path then has a hop limit (IBA 8.3.6), and leads to the router.
 func (p Plan) PeerAH(gid hca.GID, path hca.UDPath) hca.AHSpec {
 	if !p.InfiniBand() {
-		return p.handle(0, gid, true, Route{HopLimit: UnicastHops})
+		return p.handle(gid, hca.UDPath{HopLimit: UnicastHops}, true)
 	}
-	r := Route{
-		SL: path.SL, Rate: path.Rate, Traffic: path.Traffic, FlowLabel: path.FlowLabel, HopLimit: path.HopLimit,
-	}
-	return p.handle(uint16(path.DLID), gid, path.HopLimit > 0 && !sameSubnet(gid, p.GID), r)
+	return p.handle(gid, path, path.HopLimit > 0 && !sameSubnet(gid, p.GID))
 }
 
 // SelfAH returns the data of the address handle of this port.
 func (p Plan) SelfAH() hca.AHSpec {
-	return p.PeerAH(p.GID, hca.UDPath{DLID: p.LID, SL: p.Broadcast().SL})
+	return p.PeerAH(p.GID, hca.UDPath{DLID: p.LID, SL: p.Broadcast().Path.SL})
 }
 
 // sameSubnet reports whether two GIDs have the same subnet prefix (IBA 4.1.1).

@@ -26,15 +26,15 @@ func infiniBand() hca.PortAttr {
 func granted() Group {
 	mgid := ipoib.BroadcastMGID(ipoib.ScopeLinkLocal, hca.PKeyDefault)
 	return Group{
-		MGID: mgid, Attach: mgid, MLID: 0xc001, QKey: 0x1234, MTU: 2048,
-		Route: Route{SL: 3, Rate: 7, Traffic: 9, FlowLabel: 0x12345, HopLimit: 2},
+		MGID: mgid, Attach: mgid, QKey: 0x1234, MTU: 2048,
+		Path: hca.UDPath{DLID: 0xc001, SL: 3, Rate: 7, Traffic: 9, FlowLabel: 0x12345, HopLimit: 2},
 	}
 }
 
 // The plan of an InfiniBand port is that of the group: the SA's values, and no constant of Ethernet, reach the queue
 // pair and the handles.
 func TestInfiniBandPlan(t *testing.T) {
-	other := Group{MGID: hca.GID{0xff, 0x12, 15: 7}, Attach: hca.GID{0xff, 0x12, 15: 7}, MLID: 0xc002, QKey: 0x1234}
+	other := Group{MGID: hca.GID{0xff, 0x12, 15: 7}, Attach: hca.GID{0xff, 0x12, 15: 7}, QKey: 0x1234, Path: hca.UDPath{DLID: 0xc002}}
 	p, err := MakePlan(infiniBand(), Want{Port: 2, PKey: 0xffff, Joined: []Group{granted(), other}})
 	if err != nil {
 		t.Fatal(err)
@@ -134,8 +134,8 @@ func TestSubnetManagerChangesAPlan(t *testing.T) {
 	}{
 		"LID":         {func(a *hca.PortAttr, _ *Want) { a.LID = 12 }, true},
 		"LMC":         {func(a *hca.PortAttr, _ *Want) { a.LMC = 0 }, true},
-		"MLID":        {func(_ *hca.PortAttr, w *Want) { w.Joined[0].MLID++ }, true},
-		"SL":          {func(_ *hca.PortAttr, w *Want) { w.Joined[0].SL++ }, true},
+		"MLID":        {func(_ *hca.PortAttr, w *Want) { w.Joined[0].Path.DLID++ }, true},
+		"SL":          {func(_ *hca.PortAttr, w *Want) { w.Joined[0].Path.SL++ }, true},
 		"Q_Key":       {func(_ *hca.PortAttr, w *Want) { w.Joined[0].QKey++ }, true},
 		"P_Key index": {func(a *hca.PortAttr, _ *Want) { slices.Reverse(a.PKeys[:2]) }, false},
 		"prefix":      {func(a *hca.PortAttr, _ *Want) { a.GIDs[0].GID[1] = 0xc0 }, false},

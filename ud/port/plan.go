@@ -178,7 +178,7 @@ func ethernetBroadcast(gid hca.GID, pkey hca.PKey) Group {
 	if gid.Addr().Is4() {
 		attach = hca.GIDFromAddr(groupIPv4)
 	}
-	return Group{MGID: mgid, Attach: attach, MLID: NoMulticastL, QKey: QKey, Route: Route{HopLimit: GroupHops}}
+	return Group{MGID: mgid, Attach: attach, QKey: QKey, Path: hca.UDPath{HopLimit: GroupHops}}
 }
 
 // useJoined makes the groups that an InfiniBand port has joined those of the plan. The broadcast group

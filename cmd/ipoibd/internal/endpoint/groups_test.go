@@ -81,7 +81,7 @@ func TestEndpointFollowsTheBroadcastGroup(t *testing.T) {
 	e, rec, _ := openRecorded(t)
 	qp, was, p := e.QP, e.Self(), e.Spec.Plan
 	p.Groups = slices.Clone(p.Groups)
-	p.Groups[0].MLID, p.Groups[0].QKey = 0xc007, 0x77
+	p.Groups[0].Path.DLID, p.Groups[0].QKey = 0xc007, 0x77
 	if err := e.Regroup(p); err != nil {
 		t.Fatal(err)
 	}

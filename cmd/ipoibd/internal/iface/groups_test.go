@@ -20,7 +20,7 @@ func mdnsGroup() port.Group {
 	return port.Group{
 		MGID:   ipoib.GroupMGID(ipoib.ScopeLinkLocal, hca.PKeyDefault, mdns),
 		Attach: hca.GIDFromAddr(netip.MustParseAddr("239.1.2.3")), QKey: port.QKey,
-		Route: port.Route{HopLimit: port.GroupHops},
+		Path: hca.UDPath{HopLimit: port.GroupHops},
 	}
 }
 

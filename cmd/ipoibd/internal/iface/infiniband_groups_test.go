@@ -229,10 +229,10 @@ func TestInfiniBandRejoinsGroups(t *testing.T) {
 		}
 		time.Sleep(soon)
 		before := b.status()
-		mlids := func() (out []uint16) {
+		mlids := func() (out []hca.LID) {
 			b.onRun(func(f *Iface) {
 				for _, g := range f.fabric.att.plan.Groups {
-					out = append(out, g.MLID)
+					out = append(out, g.Path.DLID)
 				}
 			})
 			return out
@@ -249,7 +249,7 @@ func TestInfiniBandRejoinsGroups(t *testing.T) {
 			s.members("joined again", ip, 8, 16)
 		}
 		now := mlids()
-		if len(now) != len(was) || slices.ContainsFunc(now, func(mlid uint16) bool { return slices.Contains(was, mlid) }) {
+		if len(now) != len(was) || slices.ContainsFunc(now, func(mlid hca.LID) bool { return slices.Contains(was, mlid) }) {
 			t.Errorf("MLIDs %v, were %v", now, was)
 		}
 		if n := heardBy(a, b, mdns); n != 1 {

@@ -184,7 +184,7 @@ func (m *membership) findPath(want neigh.FindPath) bool {
 	if m.user == nil {
 		return false
 	}
-	m.user.FindPath(want.GID, m.granted[m.broadcast].Traffic, want.Again)
+	m.user.FindPath(want.GID, m.granted[m.broadcast].Path.Traffic, want.Again)
 	return true
 }
 
@@ -207,9 +207,9 @@ func (m *membership) groups() []port.Group {
 func groupOf(j sa.Joined) port.Group {
 	g := j.Group
 	return port.Group{
-		MGID: j.MGID, Attach: j.MGID, MLID: g.MLID, QKey: g.QKey, MTU: g.MTU,
-		Route: port.Route{
-			SL: g.SL, Rate: uint8(g.Rate),
+		MGID: j.MGID, Attach: j.MGID, QKey: g.QKey, MTU: g.MTU,
+		Path: hca.UDPath{
+			DLID: hca.LID(g.MLID), SL: g.SL, Rate: uint8(g.Rate),
 			Traffic: g.Routing.Class, FlowLabel: g.Routing.FlowLabel, HopLimit: g.Routing.HopLimit,
 		},
 	}

@@ -149,7 +149,8 @@ const StationsFull = "there are as many MACs or IP addresses behind the interfac
 
 // GroupsUnserved is the text of the notice, which package iface also logs.
 const GroupsUnserved = "multicast groups of the host or of its guests are not joined, because there are more " +
-	"than the interface serves, or the subnet administrator refuses them; what members send to them does not arrive"
+	"than the interface serves, or the subnet administrator or the device refuses them; what members send to them " +
+	"does not arrive"
 
 // NoticeUnresolved is the kind of notice whose text package backend makes: the name of a peer cannot be looked up.
 const NoticeUnresolved = "unresolved_peer"

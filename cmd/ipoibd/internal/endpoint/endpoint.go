@@ -25,6 +25,9 @@ type Spec struct {
 	// OnEvent is called with each event of the queue pair and its CQs, and the generation
 	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
+	// OnRefused is called with the error of each group that the device refuses. It does not
+	// block. May be nil.
+	OnRefused func(error)
 }
 
 // Endpoint is a queue pair with everything that it needs, in layers. The inner layers can
@@ -41,6 +44,8 @@ type Endpoint struct {
 	QP     hca.QP // nil between Stop and Start
 	Queues []Queue
 	AHs    *AHWorkers
+	// Refused is how many groups of the plan the device has refused. Any goroutine may load it.
+	Refused atomic.Int32
 
 	session  Session
 	gen      atomic.Uint32 // of the queue pair

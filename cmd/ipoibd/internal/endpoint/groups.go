@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery"
 	"ipoibd/ud/port"
 )
 
@@ -56,42 +57,65 @@ func (e *Endpoint) Regroup(p port.Plan) error {
 }
 
 // attachGroups attaches the queue pair to the plan's groups, detaches it from all others,
-// and creates the missing address handles. Without a subnet manager several groups may have
-// the same Attach, to which the queue pair attaches only once. The handle of a group that is
-// no longer in the plan is not closed here, because posted requests may use it: the peer
-// table returns it, to [AHWorkers.Destroy].
+// and creates the missing address handles. The handle of a group that is no longer in the plan
+// is not closed here, because posted requests may use it: the peer table returns it, to
+// [AHWorkers.Destroy].
+//
+// Guests choose groups, and a device may refuse one, for example because it has no room. Unless
+// the device has failed, the endpoint does without any group but the broadcast group.
 func (e *Endpoint) attachGroups() error {
 	p := e.Spec.Plan
 	var wanted []hca.MulticastGroup
+	refused := 0
 	for _, g := range p.Groups {
-		if e.groupAHs[g] == nil {
-			ah, err := e.AHs.create(p.GroupAH(g))
-			if err != nil {
-				return fmt.Errorf("create address handle of group %s: %w", g.MGID, err)
+		wanted = append(wanted, p.Membership(g))
+		err := e.attachGroup(g)
+		switch {
+		case err == nil:
+		case g == p.Broadcast() || qprecovery.OfVerbError(qprecovery.VerbAttachMcast, err).OfDevice():
+			return err
+		default:
+			refused++
+			if e.Spec.OnRefused != nil {
+				e.Spec.OnRefused(err)
 			}
-			e.groupAHs[g] = ah
 		}
-		m := p.Membership(g)
-		if wanted = append(wanted, m); slices.Contains(e.attached.list, m) {
-			continue
-		}
-		if err := e.attached.leave(m.MGID); err != nil {
-			return fmt.Errorf("detach from group %s at its former MLID: %w", g.MGID, err)
-		}
-		if err := e.QP.AttachMulticast(m); err != nil {
-			return fmt.Errorf("attach to group %s: %w", g.MGID, err)
-		}
-		e.attached.list = append(e.attached.list, m)
 	}
+	e.Refused.Store(int32(refused))
 	maps.DeleteFunc(e.groupAHs, func(g port.Group, _ hca.AH) bool { return !slices.Contains(p.Groups, g) })
 	return e.attached.keep(wanted)
 }
 
-// Groups returns the destinations of messages to the groups, by MGID.
+// attachGroup attaches the queue pair to a group of the plan, and creates the group's address
+// handle, unless that has been done. Without a subnet manager several groups may have the same
+// Attach, to which the queue pair attaches only once.
+func (e *Endpoint) attachGroup(g port.Group) error {
+	if e.groupAHs[g] == nil {
+		ah, err := e.AHs.create(e.Spec.Plan.GroupAH(g))
+		if err != nil {
+			return fmt.Errorf("create address handle of group %s: %w", g.MGID, err)
+		}
+		e.groupAHs[g] = ah
+	}
+	m := e.Spec.Plan.Membership(g)
+	if slices.Contains(e.attached.list, m) {
+		return nil
+	}
+	if err := e.attached.leave(m.MGID); err != nil {
+		return fmt.Errorf("detach from group %s at its former MLID: %w", g.MGID, err)
+	}
+	if err := e.QP.AttachMulticast(m); err != nil {
+		return fmt.Errorf("attach to group %s: %w", g.MGID, err)
+	}
+	e.attached.list = append(e.attached.list, m)
+	return nil
+}
+
+// Groups returns the destinations of messages to the groups that have an address handle, by MGID.
 func (e *Endpoint) Groups() map[hca.GID]hca.UDDest {
-	dests := make(map[hca.GID]hca.UDDest, len(e.Spec.Plan.Groups))
-	for _, g := range e.Spec.Plan.Groups {
-		dests[g.MGID] = hca.UDDest{AH: e.groupAHs[g], QPN: hca.QPNMulticast, QKey: g.QKey}
+	dests := make(map[hca.GID]hca.UDDest, len(e.groupAHs))
+	for g, ah := range e.groupAHs {
+		dests[g.MGID] = hca.UDDest{AH: ah, QPN: hca.QPNMulticast, QKey: g.QKey}
 	}
 	return dests
 }

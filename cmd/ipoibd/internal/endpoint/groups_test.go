@@ -68,10 +68,32 @@ func TestEndpointFollowsTheGroupsOfThePlan(t *testing.T) {
 	if want := []string{"group", "group", "QP"}; !slices.Equal(rec.closed, want) {
 		t.Errorf("a new queue pair: closed %v, want %v", rec.closed, want)
 	}
+}
+
+// The endpoint does without a group that the device refuses, and tries again with the next plan. It cannot do without the
+// broadcast group.
+func TestEndpointDoesWithoutRefusedGroups(t *testing.T) {
+	e, _, _ := openRecorded(t)
+	var refused []error
+	e.Spec.OnRefused = func(err error) { refused = append(refused, err) }
+	all, good := e.Spec.Plan.Broadcast(), groupOf("ff12:401b:ffff::fb", "239.1.2.3")
+	unicast := groupOf("ff12:401b:ffff::9", addr1.String())
 	p := e.Spec.Plan
-	p.Groups = []port.Group{all, groupOf("ff12:401b:ffff::9", addr1.String())}
+	for range 2 {
+		refused = nil
+		p.Groups = []port.Group{all, unicast, good}
+		if err := e.Regroup(p); err != nil || len(refused) != 1 || !errors.Is(refused[0], hca.ErrInvalid) || e.Refused.Load() != 1 {
+			t.Errorf("a group by a unicast address: %v, refused %v, %d", err, refused, e.Refused.Load())
+		}
+		wantGroups(t, e, 2, all, unicast, good)
+	}
+	p.Groups = []port.Group{all, good}
+	if err := e.Regroup(p); err != nil || e.Refused.Load() != 0 {
+		t.Errorf("without it: %v, %d refused", err, e.Refused.Load())
+	}
+	p.Groups = []port.Group{unicast, good}
 	if err := e.Regroup(p); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("a group by a unicast address: %v", err)
+		t.Errorf("a broadcast group by a unicast address: %v", err)
 	}
 }
 

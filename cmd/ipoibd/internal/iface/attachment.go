@@ -2,6 +2,7 @@ package iface
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -22,6 +23,7 @@ type attachment struct {
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
+	refused *atomic.Int32 // how many groups of plan the device has refused
 }
 
 // Offloads were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another process
@@ -74,7 +76,7 @@ func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes, onTAP *Offload
 	if err := ls.attach(a, a.gen); err != nil {
 		return errors.Join(err, a.close(ls))
 	}
-	a.self, a.groups, a.ahs = a.ep.Self(), a.ep.Groups(), a.ep.AHs
+	a.self, a.groups, a.ahs, a.refused = a.ep.Self(), a.ep.Groups(), a.ep.AHs, &a.ep.Refused
 	return nil
 }
 

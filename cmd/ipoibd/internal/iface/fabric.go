@@ -104,6 +104,7 @@ func (f *fabric) open(to target, gen uint32, then func(*attachment, error)) erro
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
 		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
 		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn,
+		OnRefused: func(err error) { f.member.log.Debug("the device has refused a group", "err", err) },
 	}
 	f.qpn = 0 // a recovery may need another one
 	f.worker.do(func() func() {

@@ -2,6 +2,7 @@ package iface
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,19 +95,41 @@ func TestGroupsChangeOnALiveQueuePair(t *testing.T) {
 	})
 }
 
-// If a group is refused, the queue pair is closed. The next attempt succeeds once the group is no
-// longer wanted.
+// A group that the device refuses, which a guest may have wanted, costs nothing but the group. A notice says so until the
+// group is no longer wanted.
 func TestRefusedGroup(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		before := a.status()
+		a.tap.forget()
 		bad := mdnsGroup()
 		bad.Attach = hca.GIDFromAddr(b.under)
-		a.join(bad)
-		if s := a.status(); s.State == report.InterfaceUp || s.LastError == "" {
-			t.Errorf("state %s, %q", s.State, s.LastError)
+		for _, c := range []struct {
+			name   string
+			wanted []port.Group
+			notice string
+		}{
+			{"refused", []port.Group{bad}, "1 multicast groups"},
+			{"no longer wanted", nil, ""},
+		} {
+			a.join(c.wanted...)
+			s := a.status()
+			if s.State != report.InterfaceUp || s.QP.QPN != before.QP.QPN || s.QP.Generation != before.QP.Generation {
+				t.Errorf("%s: state %s, queue pair %+v, was %+v", c.name, s.State, s.QP, before.QP)
+			}
+			if text := s.Notices.Text(); !strings.Contains(text, c.notice) || c.notice == "" && text != before.Notices.Text() {
+				t.Errorf("%s: notices %q, want %q", c.name, text, c.notice)
+			}
+			reach(t, a, b)
 		}
-		a.join()
-		if s := a.status(); s.State != report.InterfaceUp || len(s.Groups) != 1 {
-			t.Errorf("state %s, %s, groups %v", s.State, s.Detail, s.Groups)
+		a.join(bad)
+		a.inject(faults.Fault{Kind: faults.CQError}) // a new queue pair does without the group as well
+		pingPong(t, a, b)
+		if s := a.status(); s.State != report.InterfaceUp || s.QP.Generation == before.QP.Generation {
+			t.Errorf("after a recovery: state %s, queue pair %+v", s.State, s.QP)
+		}
+		if got := a.tap.forget(); len(got) > 0 {
+			t.Errorf("carrier went %v", got)
 		}
 	})
 }

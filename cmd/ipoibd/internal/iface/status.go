@@ -224,6 +224,9 @@ func (f *Iface) show(now time.Time) {
 		f.log.Warn(diagnose.StationsFull)
 	}
 	link.GroupsUnserved = f.fabric.member.unserved()
+	if a := f.fabric.att; a != nil {
+		link.GroupsUnserved += int(a.refused.Load())
+	}
 	if some := link.GroupsUnserved > 0; some && !f.shown.groupsUnserved {
 		f.log.Warn(diagnose.GroupsUnserved, "groups", link.GroupsUnserved)
 	}

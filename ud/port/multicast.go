@@ -17,9 +17,10 @@ const MaxGroups = 256
 // 4, RFC 4291 section 2.8). If more are wanted than [MaxGroups] allows, those of the host go before those of stations,
 // and among either those that were chosen before: a guest cannot displace the groups of others by wanting more.
 type MulticastList struct {
-	pkey   hca.PKey
-	chosen []hca.GID // in the order in which they were chosen
-	excess int
+	pkey      hca.PKey
+	chosen    []hca.GID // in the order in which they were chosen
+	excess    int
+	postponed bool
 }
 
 // NewMulticastList returns an empty list for a partition.
@@ -28,10 +29,16 @@ func NewMulticastList(pkey hca.PKey) *MulticastList { return &MulticastList{pkey
 // Excess returns how many of the groups wanted last have not been chosen.
 func (l *MulticastList) Excess() int { return l.excess }
 
+// Postponed reports whether some of these may be chosen by calling Want again later.
+func (l *MulticastList) Postponed() bool { return l.postponed }
+
 // Want replaces the groups that are wanted, which may be listed several times. It returns the groups to join and to
 // leave, so that the interface is a member of the chosen ones. Of new groups, those listed first are chosen first.
-func (l *MulticastList) Want(host, behind []netip.Addr) (join, leave []hca.GID) {
-	lists := [...][]hca.GID{l.groups(slices.Concat(everyNode[:], host)), l.groups(behind)}
+//
+// allow is called for each new group that only stations want. The group is postponed if it returns false.
+func (l *MulticastList) Want(host, behind []netip.Addr, allow func() bool) (join, leave []hca.GID) {
+	const ofStations = 1
+	lists := [...][]hca.GID{l.groups(slices.Concat(everyNode[:], host)), ofStations: l.groups(behind)}
 	owner := make(map[hca.GID]int, len(lists[0])+len(lists[1])) // the first list that has it
 	for i, list := range lists {
 		for _, g := range list {
@@ -40,17 +47,22 @@ func (l *MulticastList) Want(host, behind []netip.Addr) (join, leave []hca.GID) 
 			}
 		}
 	}
-	wanted := len(owner)
+	l.excess, l.postponed = len(owner), false
 	var best []hca.GID
 	for i, list := range lists {
-		for _, g := range slices.Concat(l.chosen, list) {
-			if of, ok := owner[g]; ok && of == i && len(best) < MaxGroups-1 {
-				best = append(best, g)
-				delete(owner, g)
+		for j, g := range slices.Concat(l.chosen, list) {
+			if of, ok := owner[g]; !ok || of != i || len(best) == MaxGroups-1 {
+				continue
 			}
+			delete(owner, g)
+			if isNew := j >= len(l.chosen); isNew && i == ofStations && !allow() {
+				l.postponed = true
+				continue
+			}
+			best = append(best, g)
 		}
 	}
-	l.excess = wanted - len(best)
+	l.excess -= len(best)
 	join, leave = without(best, l.chosen), without(l.chosen, best)
 	l.chosen = append(without(l.chosen, leave), join...)
 	return join, leave

@@ -28,6 +28,9 @@ func ipsOf(ips ...string) (out []netip.Addr) {
 	return out
 }
 
+// always allows all groups of stations.
+func always() bool { return true }
+
 func TestMulticastList(t *testing.T) {
 	l := NewMulticastList(0x7fff) // the MGIDs of limited members are those of full ones
 	for _, c := range []struct {
@@ -49,7 +52,7 @@ func TestMulticastList(t *testing.T) {
 		{"an IPv4 group in IPv6 form, of another scope", ipsOf("::ffff:239.1.1.2", "ff05::2"), nil, mgids("239.1.1.2", "ff02::2"), nil},
 		{"everything left", nil, nil, nil, mgids("239.1.1.2", "ff02::2")},
 	} {
-		join, leave := l.Want(c.host, c.behind)
+		join, leave := l.Want(c.host, c.behind, always)
 		if !slices.Equal(join, c.join) || !slices.Equal(leave, c.leave) || l.Excess() != 0 {
 			t.Errorf("%s: join %v, leave %v, %d more", c.name, join, leave, l.Excess())
 		}
@@ -70,19 +73,46 @@ func TestMulticastListIsBounded(t *testing.T) {
 	l := NewMulticastList(hca.PKeyDefault)
 	room := MaxGroups - 1 - len(everyNode)
 	first, more := numbered(0, room), numbered(1000, 300)
-	if join, _ := l.Want(nil, first); len(join) != MaxGroups-1 || l.Excess() != 0 {
+	if join, _ := l.Want(nil, first, always); len(join) != MaxGroups-1 || l.Excess() != 0 {
 		t.Fatalf("%d joined, %d more", len(join), l.Excess())
 	}
-	if join, leave := l.Want(nil, slices.Concat(more, first)); len(join)+len(leave) != 0 || l.Excess() != 300 {
+	if join, leave := l.Want(nil, slices.Concat(more, first), always); len(join)+len(leave) != 0 || l.Excess() != 300 {
 		t.Errorf("a guest wants more: join %v, leave %v, %d more", join, leave, l.Excess())
 	}
-	join, leave := l.Want(numbered(2000, 2), slices.Concat(more, first))
+	join, leave := l.Want(numbered(2000, 2), slices.Concat(more, first), always)
 	if !slices.Equal(join, l.groups(numbered(2000, 2))) || !slices.Equal(leave, l.groups(first[room-2:])) || l.Excess() != 302 {
 		t.Errorf("the host wants two: join %v, leave %v, %d more", join, leave, l.Excess())
 	}
-	join, leave = l.Want(nil, slices.Concat(more, first[1:]))
+	join, leave = l.Want(nil, slices.Concat(more, first[1:]), always)
 	if !slices.Equal(join, l.groups(more[:3])) || !slices.Equal(leave, l.groups(slices.Concat(first[:1], numbered(2000, 2)))) {
 		t.Errorf("there is room again: join %v, leave %v", join, leave)
+	}
+}
+
+// Without permission, new groups of stations wait. Those of the host do not, and groups that were chosen stay.
+func TestMulticastListPostpones(t *testing.T) {
+	l := NewMulticastList(hca.PKeyDefault)
+	allowed := 0
+	allow := func() bool { allowed--; return allowed >= 0 }
+	want := func(name string, host, behind []netip.Addr, joined, left int, postponed bool) {
+		t.Helper()
+		join, leave := l.Want(host, behind, allow)
+		if len(join) != joined || len(leave) != left || l.Postponed() != postponed || (l.Excess() > 0) != postponed {
+			t.Errorf("%s: joined %d, left %d, postponed %t, %d more", name, len(join), len(leave), l.Postponed(), l.Excess())
+		}
+	}
+	allowed = 2
+	want("two of five", nil, numbered(0, 5), len(everyNode)+2, 0, true)
+	allowed = 0
+	want("none", nil, numbered(0, 5), 0, 0, true)
+	want("the host wants them all", numbered(0, 5), nil, 3, 0, false)
+	want("and no longer", nil, numbered(0, 5), 0, 0, false)
+	allowed = 1
+	want("others", nil, numbered(5, 2), 1, 5, true)
+	allowed = 9
+	want("the rest", nil, numbered(5, 2), 1, 0, false)
+	if allowed != 8 {
+		t.Errorf("%d permissions left, want 8: one was needed", allowed)
 	}
 }
 
@@ -101,7 +131,7 @@ func TestMulticastListIsThatOfAModel(t *testing.T) {
 		time := 0
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
 			host, behind := draw("host"), draw("behind")
-			join, leave := l.Want(host, behind)
+			join, leave := l.Want(host, behind, always)
 			want := model(chosen, slices.Concat(everyNode[:], host), behind)
 			for _, g := range leave {
 				if !members[g] {
@@ -166,6 +196,6 @@ func BenchmarkMulticastList(b *testing.B) {
 	l := NewMulticastList(hca.PKeyDefault)
 	host, behind := numbered(0, 20), numbered(100, 60000)
 	for b.Loop() {
-		l.Want(host, behind)
+		l.Want(host, behind, always)
 	}
 }

@@ -201,7 +201,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	f.fabric = fabric{
 		name: cfg.Name, dev: env.Device, tap: tap, lanes: ls, want: want, onTAP: s.Offloads, qpn: s.QPN,
 		worker: newWorker(), badClient: badClient{name: cfg.Name},
-		member: membership{log: f.log, ready: make(chan struct{}, 1)},
+		member: newMembership(f.log),
 	}
 	f.rec = recovery{
 		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,

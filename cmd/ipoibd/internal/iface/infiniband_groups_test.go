@@ -34,10 +34,10 @@ func (s *ibSubnet) members(what string, ip netip.Addr, want ...uint16) {
 	}
 }
 
-// joined returns how many of some groups a port is a member of.
-func (s *ibSubnet) joined(lid uint16, ips []netip.Addr) (n int) {
+// joined returns how many of some groups host b, whose LID is 16, is a member of.
+func (s *ibSubnet) joined(ips []netip.Addr) (n int) {
 	for _, ip := range ips {
-		if slices.Contains(s.sa.Members(mgid(ip)), lid) {
+		if slices.Contains(s.sa.Members(mgid(ip)), 16) {
 			n++
 		}
 	}
@@ -188,7 +188,7 @@ func TestInfiniBandGroupsAreBounded(t *testing.T) {
 			drainInbox(a)
 		}
 		time.Sleep(soon)
-		if n := s.joined(16, all); n != room {
+		if n := s.joined(all); n != room {
 			t.Errorf("member of %d groups, want %d", n, room)
 		}
 		st := b.status()
@@ -202,7 +202,7 @@ func TestInfiniBandGroupsAreBounded(t *testing.T) {
 		b.tap.Join(mdns)
 		time.Sleep(soon)
 		s.members("the host has joined one more", mdns, 16)
-		if n := s.joined(16, all); n != room-1 {
+		if n := s.joined(all); n != room-1 {
 			t.Errorf("member of %d groups of guests, want %d", n, room-1)
 		}
 		b.tap.Leave(mdns)
@@ -211,13 +211,60 @@ func TestInfiniBandGroupsAreBounded(t *testing.T) {
 			drainInbox(a)
 		}
 		time.Sleep(soon)
-		if n := s.joined(16, all); n != len(all)-100 {
+		if n := s.joined(all); n != len(all)-100 {
 			t.Errorf("member of %d groups, want %d", n, len(all)-100)
 		}
 		if st := b.status(); len(st.Notices) != 0 || len(st.Groups) != 1+len(allNodes)+len(all)-100 {
 			t.Errorf("%d groups, notices %v", len(st.Groups), st.Notices)
 		}
 		reach(t, a, b)
+	})
+}
+
+// A guest that joins and leaves groups all the time asks little of the subnet manager, and delays neither the groups of the
+// host nor, for long, those of other guests.
+func TestInfiniBandGuestsChurn(t *testing.T) {
+	onSubnet(t, func(t *testing.T, s *ibSubnet, a, b *testHost) {
+		const seconds, each = 20, 60
+		restless := ipoib.MAC{2, 0xbb}
+		time.Sleep(soon)
+		joins := func() (n int) {
+			for request, times := range s.sa.Asked() {
+				if request.Method == mad.MethodSet {
+					n += times
+				}
+			}
+			return n
+		}
+		before := joins()
+		for i := range seconds {
+			groups := groupsFrom(each*i, each)
+			for _, ip := range groups {
+				b.reportFrom(restless, ip, true)
+				drainInbox(a)
+			}
+			time.Sleep(500 * time.Millisecond)
+			for _, ip := range groups {
+				b.reportFrom(restless, ip, false)
+				drainInbox(a)
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		most := port.MaxGroups + seconds*int(joinRate)
+		if n := joins() - before; n > most || n < most/2 {
+			t.Errorf("%d joins, want at most %d, and many", n, most)
+		}
+		for _, ip := range groupsFrom(0, each) {
+			b.reportFrom(restless, ip, true)
+			drainInbox(a)
+		}
+		b.tap.Join(mdns)
+		time.Sleep(soon)
+		s.members("the host has joined", mdns, 16)
+		time.Sleep(each / time.Duration(joinRate) * time.Second)
+		if n := s.joined(groupsFrom(0, each)); n != each {
+			t.Errorf("member of %d groups of the guest, want %d", n, each)
+		}
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/subnet"
 	"ipoibd/hca"
@@ -25,6 +27,9 @@ const (
 	// regroupPause is the least time between two looks at the groups of the stations, which take 10 ms if guests want
 	// 10,000 (port.BenchmarkMulticastList).
 	regroupPause = 100 * time.Millisecond
+	// joinRate bounds the joins for the stations, so that no guest keeps the subnet manager busy. At first the interface
+	// joins as many groups as it may have, at once.
+	joinRate rate.Limit = 10 // per second
 )
 
 // membership is the interface's use of the subnet administrator of an InfiniBand port: the groups that the port has
@@ -43,7 +48,12 @@ type membership struct {
 	refused map[hca.GID]bool    // the joins among them that have failed
 	due     time.Time           // when to call want; zero: nothing has changed
 	looked  time.Time           // when want was last called
+	joins   *rate.Limiter       // for the stations
 	host    hostGroups
+}
+
+func newMembership(log *slog.Logger) membership {
+	return membership{log: log, ready: make(chan struct{}, 1), joins: rate.NewLimiter(joinRate, port.MaxGroups)}
 }
 
 // hostGroups are the groups of the host by the kernel's list, which is read on a worker.
@@ -99,7 +109,8 @@ func (m *membership) changed() {
 // want joins the groups that the host and the stations behind it want, and leaves those that they no longer want.
 func (m *membership) want(host, behind []netip.Addr) {
 	m.looked = time.Now()
-	join, leave := m.wanted.Want(slices.Concat(m.host.list, host), behind)
+	allow := func() bool { return m.joins.AllowN(m.looked, 1) }
+	join, leave := m.wanted.Want(slices.Concat(m.host.list, host), behind, allow)
 	for _, mgid := range leave {
 		m.user.Leave(mgid)
 		delete(m.granted, mgid)
@@ -107,6 +118,9 @@ func (m *membership) want(host, behind []netip.Addr) {
 	}
 	for _, mgid := range join {
 		m.user.Join(mgid, false)
+	}
+	if m.wanted.Postponed() {
+		m.changed()
 	}
 }
 

@@ -35,7 +35,8 @@ func (l *MulticastList) Postponed() bool { return l.postponed }
 // Want replaces the groups that are wanted, which may be listed several times. It returns the groups to join and to
 // leave, so that the interface is a member of the chosen ones. Of new groups, those listed first are chosen first.
 //
-// allow is called for each new group that only stations want. The group is postponed if it returns false.
+// allow is called for each new group that only stations want, until it returns false: that group and the rest are
+// postponed.
 func (l *MulticastList) Want(host, behind []netip.Addr, allow func() bool) (join, leave []hca.GID) {
 	const ofStations = 1
 	lists := [...][]hca.GID{l.groups(slices.Concat(everyNode[:], host)), ofStations: l.groups(behind)}
@@ -55,7 +56,7 @@ func (l *MulticastList) Want(host, behind []netip.Addr, allow func() bool) (join
 				continue
 			}
 			delete(owner, g)
-			if isNew := j >= len(l.chosen); isNew && i == ofStations && !allow() {
+			if isNew := j >= len(l.chosen); isNew && i == ofStations && (l.postponed || !allow()) {
 				l.postponed = true
 				continue
 			}

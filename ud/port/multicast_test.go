@@ -105,6 +105,9 @@ func TestMulticastListPostpones(t *testing.T) {
 	want("two of five", nil, numbered(0, 5), len(everyNode)+2, 0, true)
 	allowed = 0
 	want("none", nil, numbered(0, 5), 0, 0, true)
+	if allowed != -1 {
+		t.Errorf("asked for permission %d times, want once: it was refused", -allowed)
+	}
 	want("the host wants them all", numbered(0, 5), nil, 3, 0, false)
 	want("and no longer", nil, numbered(0, 5), 0, 0, false)
 	allowed = 1

@@ -21,7 +21,8 @@ func faultCommand() *cobra.Command {
 		Long: "Inject a fault into a device, software or real, of a daemon that was started\n" +
 			"with --allow-faults. Without --after it strikes at the next opportunity: a failing\n" +
 			"send needs a frame to send; a hanging verb needs a call, such as in 'ipoibd reset'.\n" +
-			"The kind 'clear' cancels all faults that have not struck yet.",
+			"The kind 'clear' cancels all faults that have not struck yet, and lets verbs held by\n" +
+			"'verb_hangs' return.",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
 			for _, k := range control.FaultKinds() {
 				if len(args) == 0 {

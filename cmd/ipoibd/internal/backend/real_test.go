@@ -524,6 +524,35 @@ func TestFaultsOutliveReset(t *testing.T) {
 	})
 }
 
+// A verb that a fault has caused to hang returns when the faults are cleared.
+func TestFaultsClearedEndHangs(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		must(t, d.slot.Faults.Inject(faults.Fault{Kind: faults.VerbHangs, Verb: "alloc_pd"}))
+		returned := make(chan error, 1)
+		go func() {
+			pd, err := d.slot.Faults.open.AllocPD()
+			if err == nil {
+				err = pd.Close()
+			}
+			returned <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-returned:
+			t.Fatalf("alloc_pd returned before: %v", err)
+		default:
+		}
+		d.slot.Faults.Clear()
+		synctest.Wait()
+		select {
+		case err := <-returned:
+			must(t, err)
+		default:
+			t.Error("alloc_pd still hangs")
+		}
+	})
+}
+
 // An error that waiting cannot cure is reported at the start, and nothing is left open.
 func TestRealDeviceRefusals(t *testing.T) {
 	hardware := rxe("rxe0", 0, rxeGUID)

@@ -166,12 +166,13 @@ func (f *Faulty) Inject(x faults.Fault) error {
 	return open.Inject(x) // without the lock, like Open
 }
 
-// Clear withdraws the faults that have not fired.
+// Clear withdraws the faults that have not fired, and lets the verbs return that a fault has caused to hang.
 func (f *Faulty) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reindexes, f.later = false, nil
 	if f.open != nil {
 		f.open.Clear()
+		f.open.Release()
 	}
 }

@@ -25,7 +25,7 @@ var faultTexts = [faults.NumName]string{
 	faults.SwallowedSend:    "a send never completes",
 	faults.CompletionsStop:  "a completion queue stops delivering completions",
 	faults.DeafReceive:      "a queue pair's receives stop completing",
-	faults.VerbHangs:        "a verb does not return until the device is reset (--verb; default: any)",
+	faults.VerbHangs:        "a verb does not return until the device is reset or the fault is cleared (--verb; default: any)",
 	faults.VerbHangsForever: "a verb never returns, not even after a reset (--verb; default: any)",
 	faults.VerbEIO:          "a verb fails with EIO, a fault of the device (--verb; default: any)",
 	faults.VerbENOMEM:       "a verb fails with ENOMEM, as if descriptors or memory ran out (--verb; default: any)",
@@ -41,7 +41,7 @@ var faultTexts = [faults.NumName]string{
 	faults.Reindex:          "the next reset changes the device's index, as if the device had been removed and added",
 	faults.ClientSlow:       "an interface becomes ready for a reset 2 s late",
 	faults.ClientDead:       "an interface never becomes ready for a reset",
-	faults.Clear:            "cancel all faults that have not struck yet",
+	faults.Clear:            "cancel all faults that have not struck yet, and let verbs held by verb_hangs return",
 }
 
 // FaultKinds returns all kinds.

@@ -113,7 +113,7 @@ const (
 	// heardLimit is the maximum number of heard peers in a table.
 	heardLimit = 16_384
 	// flood is the number of peers that mallory invents as fast as it can. inventions bounds
-	// their total number: one for each address of 198.18.0.0/15.
+	// their total number: one for each invented address.
 	flood      = 50_000
 	inventions = 1 << 17
 	// otherMessages is the maximum number of ARP and ND messages that the table gets from the
@@ -206,8 +206,12 @@ type spoofer struct {
 func newSpoofer(s *siege) *spoofer {
 	s.t.Helper()
 	p := &spoofer{siege: s, qpn: s.a.qp().QPN, dst: s.a.underlay()}
-	// The kernel removes neighbours of any namespace when its cache is full, and then drops most
-	// of a flood while it resolves the destination again.
+	// The kernel's table of neighbours is shared by all namespaces, those of other tests too: a resolves one gateway
+	// for its answers to all invented peers, not each of them. (The kernel takes an address without a route for one
+	// of the link.)
+	s.a.Run("ip", "route", "add", invented, "via", s.mallory.addr.String())
+	// If the table is full nevertheless, the kernel removes neighbours, and then drops most of a flood while it resolves
+	// the destination again.
 	mac := strings.Fields(s.a.Run("ip", "-br", "link", "show", nstest.Dev))[2]
 	s.mallory.Run("ip", "neigh", "replace", p.dst.String(), "lladdr", mac, "dev", nstest.Dev, "nud", "permanent")
 	s.mallory.Do(func() {
@@ -221,8 +225,11 @@ func newSpoofer(s *siege) *spoofer {
 	return p
 }
 
+// invented are the addresses of invented peers (RFC 2544).
+const invented = "198.18.0.0/15"
+
 // ask sends an ARP request for a's address from the i-th invented peer: an
-// address of 198.18.0.0/15 (RFC 2544) and a queue pair, which agree in message
+// address of these and a queue pair, which agree in message
 // and headers. The claimed addresses are few, because the bound of the kernel's
 // neighbour cache is shared by all namespaces.
 func (p *spoofer) ask(i int) {

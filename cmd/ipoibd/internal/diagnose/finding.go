@@ -29,6 +29,7 @@ type Finding struct {
 	Command string `json:"command,omitempty"`
 
 	device string // that it concerns; empty: all of them
+	dev    string // the interface that it concerns; empty: all of the device
 }
 
 // rule is a row of the table.
@@ -38,7 +39,7 @@ type rule struct {
 	of       func(*Facts) []subject // the things it applies to
 	holds    func(*subject) bool    // whether one of them has the problem; it adds words for the texts
 	// because names the rules that explain this one: if one of them has a finding about the same
-	// device, those of this rule are left out.
+	// device, and not about another interface of it, those of this rule are left out.
 	because []string
 	texts
 }
@@ -55,7 +56,7 @@ func Diagnose(f *Facts) []Finding {
 	found := []Finding{}
 	for _, r := range rules {
 		for _, s := range r.of(f) {
-			if r.holds(&s) && !r.explained(found, s.device) {
+			if r.holds(&s) && !r.explained(found, &s) {
 				found = append(found, r.finding(&s))
 			}
 		}
@@ -63,18 +64,18 @@ func Diagnose(f *Facts) []Finding {
 	return found
 }
 
-// explained reports whether an earlier finding explains one of this rule about a device.
-func (r *rule) explained(found []Finding, device string) bool {
+// explained reports whether an earlier finding explains one of this rule about a subject.
+func (r *rule) explained(found []Finding, s *subject) bool {
+	same := func(a, b string) bool { return a == b || a == "" || b == "" }
 	return slices.ContainsFunc(found, func(cause Finding) bool {
-		same := cause.device == device || cause.device == "" || device == ""
-		return same && slices.Contains(r.because, cause.ID)
+		return same(cause.device, s.device) && same(cause.dev, s.dev) && slices.Contains(r.because, cause.ID)
 	})
 }
 
 // finding fills the texts in.
 func (r *rule) finding(s *subject) Finding {
 	return Finding{
-		ID: r.id, Severity: r.severity, Subject: s.name, device: s.device,
+		ID: r.id, Severity: r.severity, Subject: s.name, device: s.device, dev: s.dev,
 		What: s.fill(r.what, plain), Evidence: s.fill(r.evidence, plain),
 		Advice: s.fill(r.advice, plain), Command: s.fill(r.command, quoted),
 	}

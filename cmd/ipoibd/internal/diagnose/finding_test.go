@@ -310,6 +310,12 @@ var diagnoses = []struct {
 	{"the clock", busy, func(f *Facts) { f.ClockStep = -time.Hour }, "clock_stepped", "1h0m0s", "ipoibd events --control /run/c.sock"},
 	{"a slow start", busy, func(f *Facts) { f.ClockStep = -9 * time.Second }, "", "", ""},
 	{"a newer daemon", busy, noticing("of_the_future"), "other_notice", "the text of", ""},
+	{"two interfaces of a device with a trouble each", busy, func(f *Facts) {
+		f.iface().State, f.iface().Reason, f.iface().Carrier = report.InterfaceDown, report.ReasonAdminDown, false
+		other := *f.iface()
+		other.Name, other.State, other.Reason, other.Detail = "ib1", report.InterfaceWaiting, report.ReasonPort, "no subnet manager"
+		f.Status.Interfaces = append(f.Status.Interfaces, other)
+	}, "interface_down interface_not_ready", "admin_down", "ip link set ib0 up"},
 	{"the most important one is first", idle, func(f *Facts) {
 		f.UnknownVariables, f.Tun, f.NoTun, f.Netdev("eth0").Up = []string{"IPOIBD_X"}, link.ErrNoTun, true, false
 	}, "tun_missing underlay_down unknown_variable", "", ""},

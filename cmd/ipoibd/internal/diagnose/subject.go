@@ -15,6 +15,7 @@ type subject struct {
 	words
 	name   string // of the finding's subject; empty: the host or the daemon
 	device string // that it concerns; empty: all of them
+	dev    string // the interface that it concerns; empty: all of the device
 
 	hca    *Device             // that is, or would be, used
 	iface  *Interface          // that is, or would be, there
@@ -121,7 +122,7 @@ func interfaces(f *Facts) (out []subject) {
 	for i := range f.Interfaces {
 		x := &f.Interfaces[i]
 		s := f.subject(x.Name, x.Device)
-		s.iface, s.netdev = x, f.Netdev(x.Name)
+		s.dev, s.iface, s.netdev = x.Name, x, f.Netdev(x.Name)
 		out = append(out, s)
 	}
 	return out
@@ -137,7 +138,7 @@ func addresses(f *Facts) (out []subject) {
 	for _, x := range hereInterfaces(f) {
 		for _, a := range x.netdev.Addrs {
 			s := f.subject(x.name, x.device, "address", a.Prefix)
-			s.addr = a
+			s.dev, s.addr = x.dev, a
 			out = append(out, s)
 		}
 	}
@@ -174,7 +175,7 @@ func served(f *Facts) (out []subject) {
 	for i := range f.status().Interfaces {
 		x := &f.Status.Interfaces[i]
 		s := f.subject(x.Name, x.Device, "state", x.State, "reason", x.Reason, "why", x.Because(), "mtu", x.MTU)
-		s.ib = x
+		s.dev, s.ib = x.Name, x
 		out = append(out, s)
 	}
 	return out

@@ -63,9 +63,11 @@ IS_NS   := /linktest\/nstest/
 IS_E2E  := $$1 == "$(E2E)"
 DEB     := ipoibd/scripts/deb
 IS_DEB  := $$1 == "$(DEB)"
-VM      := ipoibd/scripts/vm ipoibd/scripts/vm/infiniband
+IB      := ipoibd/scripts/vm/infiniband
+VM      := ipoibd/scripts/vm $(IB)
 IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
 SM      := ipoibd/scripts/sm
+DAEMONS := ^TestDaemonsOnASubnet$$
 IS_SM   := $$1 == "$(SM)"
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
@@ -99,7 +101,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-vm
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-sm test-vm
 .PHONY: test
 test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -128,8 +130,8 @@ test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
 # The rings with real interfaces and processes wait more than they compute, so they run two at a time: test-e2e, and the
 # shorter ones one by one.
-test-hosts: deps-docker deps-deb deps-sm
-	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64 test-sm
+test-hosts: deps-docker deps-deb
+	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run three at a time, since they wait most of the time.
@@ -150,14 +152,16 @@ test-arm64: deps-docker
 # Containers of Docker and Podman.
 test-docker: deps-docker
 	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
-# OpenSM on a simulated InfiniBand switch.
-test-sm: deps-sm
+# OpenSM on a simulated InfiniBand switch: the lab itself, then three daemons in a guest.
+test-sm: deps-vm deps-sm
+	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
+	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
 # the progress of the download. One package runs after the other, because each has two guests.
 test-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=1)
+	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=1 -skip='$(DAEMONS)')
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm
@@ -221,7 +225,7 @@ soak-docker: deps-docker
 .PHONY: soak-vm
 soak-vm: deps-vm
 	@go run ./scripts/vm/fetch
-	@cd scripts/vm && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -run='^TestR22R24Removal$$'
+	@cd scripts/vm && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -run='^(TestR22R24Removal|TestRxeWithSoftwareHCA)$$'
 
 # To run only the patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants

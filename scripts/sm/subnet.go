@@ -60,7 +60,9 @@ const library = "/usr/lib/*/umad2sim/libumad2sim.so"
 
 // Missing returns what this machine lacks to run a subnet, or nil.
 func Missing() (err error) {
-	for _, p := range []struct{ name, pkg string }{{"ibsim", "ibsim-utils"}, {"opensm", "opensm"}} {
+	for _, p := range []struct{ name, pkg string }{
+		{"ibsim", "ibsim-utils"}, {"opensm", "opensm"}, {"saquery", "infiniband-diags"},
+	} {
 		if _, lookErr := exec.LookPath(p.name); lookErr != nil {
 			err = errors.Join(err, fmt.Errorf("%s is missing (Debian package %s)", p.name, p.pkg))
 		}
@@ -157,7 +159,6 @@ func (s *Subnet) startSim() {
 // startSM starts OpenSM, with more arguments.
 func (s *Subnet) startSM(more ...string) {
 	s.tb.Helper()
-	libraries, _ := filepath.Glob(library)
 	for end := time.Now().Add(upLimit); !s.listens(); time.Sleep(pollInterval) {
 		if time.Now().After(end) {
 			s.tb.Fatalf("ibsim does not listen within %v", upLimit)
@@ -168,7 +169,7 @@ func (s *Subnet) startSM(more ...string) {
 		"--config", filepath.Join(s.dir, "options"), "--erase_log_file", "--priority", "10", "--guid", fmt.Sprintf("%#x", guid(1)+1),
 	}
 	cmd := exec.Command("opensm", append(args, more...)...)
-	cmd.Env = []string{"SIM_HOST=" + nodeID(1), "OSM_TMP_DIR=" + s.dir + "/", "OSM_CACHE_DIR=" + s.dir + "/", "LD_PRELOAD=" + libraries[0]}
+	cmd.Env = append(onSim(), "OSM_TMP_DIR="+s.dir+"/", "OSM_CACHE_DIR="+s.dir+"/")
 	p := s.run(cmd)
 	s.opensm = p
 	s.tb.Cleanup(func() {
@@ -178,6 +179,12 @@ func (s *Subnet) startSM(more ...string) {
 			s.tb.Logf("OpenSM:\n%s%s", tail(p.output.Bytes()), tail(log))
 		}
 	})
+}
+
+// onSim returns the variables by which a program runs on ibsim, as the subnet manager's node.
+func onSim() []string {
+	libraries, _ := filepath.Glob(library)
+	return []string{"SIM_HOST=" + nodeID(1), "LD_PRELOAD=" + libraries[0]}
 }
 
 // listens reports whether ibsim has its socket for clients.

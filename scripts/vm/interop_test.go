@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +37,8 @@ var families = []family{{"IPv4", nstest.IPv4}, {"IPv6", nstest.IPv6}}
 
 // A daemon on rxe and one with the software HCA exchange IPv4 and IPv6 messages and
 // streams of large frames, over an IPv4 and an IPv6 underlay and with every IB MTU,
-// without loss of messages in either direction, and every frame on the wire is correct.
+// without loss of messages in either direction, and every frame on the wire is correct. Each kernel has every second
+// pair of an MTU and an underlay, and the other one has the rest; the long form has all on both.
 func TestRxeWithSoftwareHCA(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -45,11 +47,15 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 		segment := nstest.NewSegment(t, 4200)
 		g := newRxeGuest(t, series, segment)
 		host := newHost(t, segment)
-		for _, mtu := range underlayMTUs {
+		nth := slices.Index(kernel.AllSeries, series)
+		for i, mtu := range underlayMTUs {
 			for _, m := range []machine{g, host} {
 				m.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu.underlay))
 			}
-			for _, f := range families {
+			for j, f := range families {
+				if (i+j+nth)%2 != 0 && !*soak {
+					continue
+				}
 				t.Logf("%s underlay, IB MTU %d", f.name, mtu.ib)
 				c := segment.Capture(roceFilter, filepath.Join(t.TempDir(), fmt.Sprint(f.name, mtu.ib)))
 				a := newEndpoint(t, g, 0, "--remove", "--device", rxe0, "--gid", f.address(0))

@@ -42,7 +42,7 @@ var rdmavtsWay = map[string]string{
 func TestConformance(t *testing.T) {
 	guest.Require(t)
 	binary := guest.TestBinary(t, "ipoibd/hca/verbs", "-tags=vm")
-	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		s := sm.Start(t, sm.Spec{Hosts: 2})
 		g := boot(t, s, member{series, []int{0, 1}})[0]
 		s.Join(0, suiteGroup)

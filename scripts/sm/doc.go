@@ -26,7 +26,7 @@
 //
 // [Switch.SetFaults] drops a share of the requests to the SA, or answers them with "busy". [Switch.SetPathBits] makes a
 // host send from another of its LIDs. [Subnet.Unlink], [Subnet.Relink] and [Subnet.ChangeLID] act on a port,
-// [Subnet.RestartSM] and [Subnet.MoveLID] on the subnet manager.
+// [Subnet.RestartSM], [Subnet.MoveSM] and [Subnet.MoveLID] on the subnet manager.
 //
 // # Inside
 //

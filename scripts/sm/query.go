@@ -15,7 +15,7 @@ const smKey = "1"
 func (s *Subnet) Membership(i int, mgid hca.GID) map[string]string {
 	s.tb.Helper()
 	cmd := exec.Command("saquery", "--smkey", smKey, "MCMR", "--mgid", mgid.String(), "--gid", s.GID(i).String())
-	cmd.Env = onSim()
+	cmd.Env = onSim(toolPort)
 	p := s.run(cmd)
 	<-p.exited
 	if !cmd.ProcessState.Success() {

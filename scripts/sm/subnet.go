@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -91,8 +92,7 @@ func Start(tb testing.TB, spec Spec) *Subnet {
 	}
 	n := bases.Add(1)
 	s := &Subnet{tb: tb, dir: tb.TempDir(), base: fmt.Sprintf("ipoibd-sm-%d-%d", os.Getpid(), n)}
-	nodes := firstPort - 1 + spec.Hosts
-	s.write("topology", topology(nodes))
+	s.write("topology", topology(firstPort-1+spec.Hosts))
 	s.write("options", options+spec.Options)
 	if spec.Partitions == "" {
 		spec.Partitions = DefaultPartitions
@@ -159,32 +159,72 @@ func (s *Subnet) startSim() {
 // startSM starts OpenSM, with more arguments.
 func (s *Subnet) startSM(more ...string) {
 	s.tb.Helper()
+	s.opensm = s.startSMOn(smPort, more...)
+}
+
+// startSMOn starts an OpenSM on the node of a port.
+func (s *Subnet) startSMOn(port int, more ...string) *program {
+	s.tb.Helper()
 	for end := time.Now().Add(upLimit); !s.listens(); time.Sleep(pollInterval) {
 		if time.Now().After(end) {
 			s.tb.Fatalf("ibsim does not listen within %v", upLimit)
 		}
 	}
 	args := []string{
-		"--log_file", filepath.Join(s.dir, "opensm.log"), "--Pconfig", filepath.Join(s.dir, "partitions"),
-		"--config", filepath.Join(s.dir, "options"), "--erase_log_file", "--priority", "10", "--guid", fmt.Sprintf("%#x", guid(1)+1),
+		"--log_file", s.logOf(port), "--Pconfig", filepath.Join(s.dir, "partitions"),
+		"--config", filepath.Join(s.dir, "options"), "--erase_log_file", "--priority", "10", "--guid", fmt.Sprintf("%#x", guid(port)+1),
 	}
 	cmd := exec.Command("opensm", append(args, more...)...)
-	cmd.Env = append(onSim(), "OSM_TMP_DIR="+s.dir+"/", "OSM_CACHE_DIR="+s.dir+"/")
+	cmd.Env = append(onSim(port), "OSM_TMP_DIR="+s.dir+"/", "OSM_CACHE_DIR="+s.dir+"/")
 	p := s.run(cmd)
-	s.opensm = p
 	s.tb.Cleanup(func() {
 		p.kill()
 		if s.tb.Failed() {
-			log, _ := os.ReadFile(filepath.Join(s.dir, "opensm.log"))
-			s.tb.Logf("OpenSM:\n%s%s", tail(p.output.Bytes()), tail(log))
+			log, _ := os.ReadFile(s.logOf(port))
+			s.tb.Logf("OpenSM on port %d:\n%s%s", port, tail(p.output.Bytes()), tail(log))
 		}
+	})
+	return p
+}
+
+// logOf returns the log of the OpenSM on the node of a port.
+func (s *Subnet) logOf(port int) string {
+	return filepath.Join(s.dir, fmt.Sprintf("opensm%d.log", port))
+}
+
+// MoveSM kills OpenSM and starts another one on another node. Hosts see what they see when a standby takes over: the
+// subnet manager has another LID, and knows no members. MoveSM returns once the subnet is up. (A standby itself is not
+// used: OpenSM waits forever for the answer to a packet that ibsim has lost, because there is no kernel to report a
+// time-out, and a standby that takes over often does.)
+func (s *Subnet) MoveSM() {
+	s.tb.Helper()
+	s.opensm.kill()
+	s.disconnect(s.opensm)
+	s.opensm = s.startSMOn(toolPort)
+	s.eventually("another OpenSM has the subnet up", func() bool {
+		log, _ := os.ReadFile(s.logOf(toolPort))
+		return bytes.Contains(log, []byte("SUBNET UP"))
 	})
 }
 
-// onSim returns the variables by which a program runs on ibsim, as the subnet manager's node.
-func onSim() []string {
+// disconnect tells ibsim that a client has been killed. It would lose the next packet to that client otherwise.
+func (s *Subnet) disconnect(p *program) {
+	s.tb.Helper()
+	client := regexp.MustCompile(fmt.Sprintf(`Client (\d+): pid %d `, p.cmd.Process.Pid))
+	s.command("Attached")
+	var found []string
+	s.eventually("ibsim lists its clients", func() bool {
+		output, _ := os.ReadFile(filepath.Join(s.dir, "out"))
+		found = client.FindStringSubmatch(string(output))
+		return found != nil
+	})
+	s.command("X %s", found[1])
+}
+
+// onSim returns the variables by which a program runs on ibsim, as the node of a port.
+func onSim(port int) []string {
 	libraries, _ := filepath.Glob(library)
-	return []string{"SIM_HOST=" + nodeID(1), "LD_PRELOAD=" + libraries[0]}
+	return []string{"SIM_HOST=" + nodeID(port), "LD_PRELOAD=" + libraries[0]}
 }
 
 // listens reports whether ibsim has its socket for clients.

@@ -263,3 +263,25 @@ func TestFaultsOfRequests(t *testing.T) {
 		t.Errorf("counters %+v, want one request lost, one relayed, two answers", c)
 	}
 }
+
+// Another subnet manager replaces one that is killed: the hosts learn its LID. It answers as SA, and knows no members.
+func TestMoveSM(t *testing.T) {
+	s := Start(t, Spec{Hosts: 2})
+	h := s.NewHost(0)
+	s.Join(0, private)
+	g := s.Join(1, private)
+	s.WaitMembers(g.MLID, 0, 1)
+	before := s.Port(0)
+	s.MoveSM()
+	after := s.awaitControl(h, func(c ibwire.Control) bool { return c.SMLID != 0 && c.SMLID != before.SMLID })
+	if after.LID != before.LID || after.Events&ibwire.SMChange == 0 {
+		t.Errorf("LID %d and events %#x, want LID %d and %#x", after.LID, after.Events, before.LID, ibwire.SMChange)
+	}
+	s.WaitSM()
+	if record := s.Membership(1, g.MGID); len(record) > 0 {
+		t.Errorf("host 1 is a member still: %v", record)
+	}
+	s.askOverWire(h, 0, methodSet, private)
+	g = s.Join(1, private)
+	s.WaitMembers(g.MLID, 0, 1)
+}

@@ -13,9 +13,11 @@ import (
 const (
 	// queueLen is how many frames wait for a host that reads slowly, about a second of a guest's traffic.
 	queueLen = 4096
+	// smPort is the port of the node with the subnet manager.
+	smPort = 1
 	// toolPort is the port of the node by which the switch reads its own tables.
 	toolPort = 2
-	// firstPort is the port of host 0. The subnet manager is on port 1.
+	// firstPort is the port of host 0.
 	firstPort = 3
 )
 

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// MaxHosts is the largest number of hosts: ibsim accepts ten clients, and OpenSM, another OpenSM and the switch
-// itself are three.
+// MaxHosts is the largest number of hosts: ibsim accepts ten clients, and OpenSM, the switch itself and saquery are three.
 const MaxHosts = 7
 
 // guid returns the GUID of the node on a port of the switch; that of its own port is one more.

@@ -475,6 +475,7 @@ func TestInventedMACs(t *testing.T) {
 	p.waitAnswered(t, repairLimit)
 	start := time.Now()
 	port := newPacketSocketOn(&host{Namespace: all[2].Namespace, tb: t}, nstest.Dev)
+	books := map[*host]book{a: a.book(), b: b.book()}
 	const macs, burst = 100_000, 100
 	read := a.framesRead()
 	for i := range macs {
@@ -491,6 +492,9 @@ func TestInventedMACs(t *testing.T) {
 	p.waitAnswered(t, repairLimit)
 	if lost := p.lost(); lost > 0 {
 		t.Errorf("%d of %d pings to the known guest were lost", lost, len(p.since(time.Time{})))
+		for _, h := range hosts {
+			t.Logf("host %d drops %v\n%s", h.number, h.book().since(books[h]).drops(), h.Run("ip", "-s", "link"))
+		}
 	}
 	after, st := a.memory("VmRSS"), a.iface()
 	t.Logf("resident memory %d KiB, was %d; %d stations; refused %d", after, before, len(st.Stations), st.Counters["neigh_drop_stations_full"])

@@ -87,6 +87,7 @@ type network int
 
 func (n network) ip4(host int) string { return fmt.Sprintf("10.44.%d.%d", n, host+1) }
 func (n network) ip6(host int) string { return fmt.Sprintf("fd44:%d::%d", n+1, host+1) }
+func (n network) broadcast() string   { return fmt.Sprintf("10.44.%d.255", n) }
 
 // mtu is that of the interfaces, in bytes: that of ibsim's ports less the IPoIB header.
 const mtu = 2048 - 4

@@ -2,6 +2,7 @@ package infiniband
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 
 	"ipoibd/scripts/sm"
@@ -90,19 +91,43 @@ func TestPartitionsAndPaths(t *testing.T) {
 	})
 }
 
-// requireSeparate requires that the hosts do not reach each other in a network, although the switch forwards their
-// packets.
+// strayFrames is how many frames each limited member sends to its partition's broadcast group. None may reach the other.
+const strayFrames = 10_000
+
+// requireSeparate requires that the hosts do not reach each other in a network, and no frame of one reaches the other,
+// although the switch forwards their packets.
 func (p *pair) requireSeparate(t *testing.T, n network) {
+	limited := partitioned[n]
+	received := func(host int) string {
+		return read(p.guests[host], "/sys/class/net/"+limited.devs[host]+"/statistics/rx_packets")
+	}
+	sent := func(host int) int { return p.Counters(host).Lanes[limited.lanes[host]] }
+	var senders []*guest.Process
+	var rxBefore []string
+	var txBefore []int
 	for i, g := range p.guests {
-		limited := partitioned[n].lanes[i]
-		before := p.Counters(i).Lanes[limited]
+		rxBefore, txBefore = append(rxBefore, received(i)), append(txBefore, sent(i))
 		for _, to := range []string{n.ip4(1 - i), n.ip6(1 - i)} {
 			if g.Try("ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", to) {
 				t.Errorf("host %d reaches %s of a limited member", i, to)
 			}
 		}
-		if after := p.Counters(i).Lanes[limited]; after == before {
-			t.Errorf("host %d has sent no packet with %+v", i, limited)
+		sender := g.Start("numbered", "send", n.broadcast()+":5300", fmt.Sprint(strayFrames), "100", "100us")
+		waitPrints(t, sender, "ready")
+		senders = append(senders, sender)
+	}
+	for _, sender := range senders {
+		sender.Signal(syscall.SIGUSR1)
+	}
+	requireSuccess(t, senders)
+	for i := range p.guests {
+		n := sent(i) - txBefore[i]
+		t.Logf("host %d has sent %d packets with %+v", i, n, limited.lanes[i])
+		if n < strayFrames {
+			t.Errorf("host %d has sent %d packets with %+v, want at least %d", i, n, limited.lanes[i], strayFrames)
+		}
+		if rx := received(i); rx != rxBefore[i] {
+			t.Errorf("host %d has received %s packets in its partition, had %s", i, rx, rxBefore[i])
 		}
 	}
 	if peers := p.status(t, "limited").Peers; len(peers) != 0 {

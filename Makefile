@@ -67,8 +67,8 @@ IB      := ipoibd/scripts/vm/infiniband
 VM      := ipoibd/scripts/vm $(IB)
 IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
 SM      := ipoibd/scripts/sm
-DAEMONS := ^TestDaemonsOnASubnet$$
 IS_SM   := $$1 == "$(SM)"
+DAEMONS := ^TestDaemonsOnASubnet$$
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
 

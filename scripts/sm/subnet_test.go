@@ -271,6 +271,9 @@ func TestMoveSM(t *testing.T) {
 	s.Join(0, private)
 	g := s.Join(1, private)
 	s.WaitMembers(g.MLID, 0, 1)
+	if record := s.Membership(1, g.MGID); record["JoinState"] != "0x1" {
+		t.Errorf("host 1: %v, want a full member", record)
+	}
 	before := s.Port(0)
 	s.MoveSM()
 	after := s.awaitControl(h, func(c ibwire.Control) bool { return c.SMLID != 0 && c.SMLID != before.SMLID })

@@ -1,9 +1,11 @@
 package infiniband
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,14 +125,7 @@ func newEnd(t *testing.T, g *guest.Guest, number int, args ...string) *end {
 			t.Logf("daemon %d:\n%s", number, e.daemon.Stderr())
 		}
 	})
-	eventually(t, carrierLimit, fmt.Sprintf("daemon %d answers", number), func() bool {
-		select {
-		case <-e.daemon.Exited():
-			t.Fatalf("daemon %d has ended\n%s", number, e.daemon.Stderr())
-		default:
-		}
-		return g.Try("ipoibd", "status", "--control", e.control)
-	})
+	waitAnswers(t, g, e.daemon, "--control", e.control)
 	return e
 }
 
@@ -150,16 +145,26 @@ func (e *end) carrier(dev string) bool {
 	return strings.Contains(e.in("ip", "link", "show", dev), "LOWER_UP")
 }
 
-// requireSentence requires that `ipoibd status` and `ipoibd doctor` say why an interface has no carrier.
+// requireSentence requires that `ipoibd status` and `ipoibd doctor` say of an interface why it has no carrier.
 func (e *end) requireSentence(t *testing.T, dev, sentence string) {
 	t.Helper()
 	e.in("ip", "link", "set", dev, "up")
 	took := eventually(t, carrierLimit, fmt.Sprintf("the status of %s says %q", dev, sentence), func() bool {
-		return strings.Contains(e.in("ipoibd", "status", "--control", e.control), sentence)
+		return strings.Contains(statusOf(t, e.in("ipoibd", "status", "--json", "--control", e.control), dev).Detail, sentence)
 	})
-	doctor := e.start("ipoibd", "doctor", "--control", e.control)
+	doctor := e.start("ipoibd", "doctor", "--json", "--control", e.control)
 	doctor.Wait(carrierLimit) // it exits with 1
-	if !strings.Contains(doctor.Stdout(), sentence) {
+	type finding struct {
+		Subject  string `json:"subject"`
+		Evidence string `json:"evidence"`
+	}
+	var report struct {
+		Findings []finding `json:"findings"`
+	}
+	err := json.Unmarshal([]byte(doctor.Stdout()), &report)
+	if err != nil || !slices.ContainsFunc(report.Findings, func(f finding) bool {
+		return f.Subject == dev && strings.Contains(f.Evidence, sentence)
+	}) {
 		t.Errorf("the doctor does not say of %s %q:\n%s%s", dev, sentence, doctor.Stdout(), doctor.Stderr())
 	}
 	if e.carrier(dev) {

@@ -10,8 +10,8 @@
 // parameters, malformed frames, and removal.
 //
 // [TestDaemonsOnASubnet] runs three daemons in one guest: joins as OpenSM sees them, and what the daemon says of a wrong
-// partition or port. [TestDaemonAndKernelIPoIB] runs the daemon in one guest and the kernel's IPoIB in the other: traffic, neighbours,
-// failures of every part, and a bridge. In [TestPartitionsAndPaths] they have interfaces in several partitions, and
-// ports with two LIDs. The switch's counters are the witness of what an interface cannot show: SLs, P_Keys and path
-// bits.
+// partition or port. [TestDaemonAndKernelIPoIB] runs the daemon in one guest and the kernel's IPoIB in the other:
+// traffic, neighbours, failures of every part, and a bridge. In [TestPartitionsAndPaths] they have interfaces in several
+// partitions, and ports with two LIDs. The switch's counters are the witness of what an interface cannot show: SLs,
+// P_Keys and path bits.
 package infiniband

@@ -58,13 +58,19 @@ func (p *pair) restartDaemon(t *testing.T) {
 	t.Helper()
 	g := p.guests[ours]
 	p.daemon = g.Start("ipoibd", p.args...)
+	waitAnswers(t, g, p.daemon)
+}
+
+// waitAnswers waits until a daemon answers `ipoibd status` with arguments.
+func waitAnswers(t *testing.T, g *guest.Guest, daemon *guest.Process, args ...string) {
+	t.Helper()
 	eventually(t, carrierLimit, "the daemon answers", func() bool {
 		select {
-		case <-p.daemon.Exited():
-			t.Fatalf("the daemon has ended\n%s", p.daemon.Stderr())
+		case <-daemon.Exited():
+			t.Fatalf("the daemon has ended\n%s", daemon.Stderr())
 		default:
 		}
-		return g.Try("ipoibd", "status")
+		return g.Try("ipoibd", append([]string{"status"}, args...)...)
 	})
 }
 
@@ -112,8 +118,9 @@ func (p *pair) requireEchoes(t *testing.T, address func(host int) string, longes
 
 // interfaceStatus is what these tests use of an interface in `ipoibd status --json`.
 type interfaceStatus struct {
-	Name string `json:"name"`
-	QP   *struct {
+	Name   string `json:"name"`
+	Detail string `json:"detail"`
+	QP     *struct {
 		Address string `json:"address"`
 	} `json:"qp"`
 	Peers []struct {
@@ -125,10 +132,20 @@ type interfaceStatus struct {
 	Counters map[string]int `json:"counters"`
 }
 
-// status returns the daemon's view of an interface.
+// status returns the daemon's view of an interface that has a queue pair.
 func (p *pair) status(t *testing.T, dev string) interfaceStatus {
 	t.Helper()
 	out := p.guests[ours].Run("ipoibd", "status", "--json")
+	s := statusOf(t, out, dev)
+	if s.QP == nil {
+		t.Fatalf("%s has no queue pair in\n%s", dev, out)
+	}
+	return s
+}
+
+// statusOf returns an interface in the output of `ipoibd status --json`.
+func statusOf(t *testing.T, out, dev string) interfaceStatus {
+	t.Helper()
 	var s struct {
 		Interfaces []interfaceStatus `json:"interfaces"`
 	}
@@ -136,11 +153,11 @@ func (p *pair) status(t *testing.T, dev string) interfaceStatus {
 		t.Fatalf("ipoibd status: %v\n%s", err, out)
 	}
 	for _, f := range s.Interfaces {
-		if f.Name == dev && f.QP != nil {
+		if f.Name == dev {
 			return f
 		}
 	}
-	t.Fatalf("%s has no queue pair in\n%s", dev, out)
+	t.Fatalf("%s is missing in\n%s", dev, out)
 	return interfaceStatus{}
 }
 

@@ -469,6 +469,9 @@ func TestInventedMACs(t *testing.T) {
 	a, b := hosts[0], hosts[1]
 	all := a.bridged(2)
 	b.join()
+	for _, h := range hosts { // a daemon that has waited for a second lets the pings of that second out at once
+		h.lengthenQueues(ifName)
+	}
 	pingStations(t, append(all, station{b.Namespace, ifName, 2, b}), 1)
 	before := a.memory("VmRSS")
 	p := b.probeAddr(all[1].ip4())
@@ -488,7 +491,7 @@ func TestInventedMACs(t *testing.T) {
 			read = a.framesRead()
 		}
 	}
-	t.Logf("%d MACs in %v", macs, time.Since(start))
+	t.Logf("%d MACs in %v; no answer of the known guest for at most %v", macs, time.Since(start), p.silence(start))
 	p.waitAnswered(t, repairLimit)
 	if lost := p.lost(); lost > 0 {
 		t.Errorf("%d of %d pings to the known guest were lost", lost, len(p.since(time.Time{})))

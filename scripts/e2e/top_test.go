@@ -77,9 +77,11 @@ func (s *screen) text() string {
 	return s.output.String()
 }
 
-// emulate prints what a terminal shows after the output on standard input.
+// emulate prints what a terminal shows after the output on standard input. pyte expects an apostrophe instead of the
+// grave accent at the end of HPA (ECMA-48, 8.3.57), which selects a column.
 const emulate = `
 import pyte, sys
+pyte.ByteStream.csi = {**pyte.ByteStream.csi, "\x60": "cursor_to_column"}
 screen = pyte.Screen(int(sys.argv[1]), int(sys.argv[2]))
 pyte.ByteStream(screen).feed(sys.stdin.buffer.read())
 print("\n".join(screen.display))

@@ -1,87 +1,43 @@
 package e2e
 
 import (
-	"encoding/hex"
+	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/dhcp"
 )
 
-// dhcpServer is a DHCP server, with the command that serves ten addresses of 10.44.0.0/24 from a first one on.
-type dhcpServer struct {
+// poolSize is how many addresses a server has for its clients.
+const poolSize = 10
+
+var dhcpServers = []struct {
 	name    string
 	first   int
-	command func(t *testing.T, dir, dev string, first int) []string
-}
-
-var dhcpServers = []dhcpServer{
-	{"kea", 60, func(t *testing.T, dir, dev string, first int) []string {
-		conf := writeIn(t, dir, "kea.json", fmt.Sprintf(`{"Dhcp4": {"interfaces-config": {"interfaces": [%q]}, "authoritative": true,
-			"lease-database": {"type": "memfile", "persist": false}, "valid-lifetime": 3600,
-			"subnet4": [{"subnet": "10.44.0.0/24", "pools": [{"pool": "10.44.0.%d - 10.44.0.%d"}]}],
-			"loggers": [{"name": "kea-dhcp4", "severity": "INFO", "output_options": [{"output": "stderr"}]}]}}`, dev, first, first+9))
-		return []string{"env", "KEA_LOCKFILE_DIR=none", "KEA_PIDFILE_DIR=" + dir, "kea-dhcp4", "-c", conf}
-	}},
-	{"dhcpd", 70, func(t *testing.T, dir, dev string, first int) []string {
-		conf := writeIn(t, dir, "dhcpd.conf", fmt.Sprintf("authoritative; ping-check false; default-lease-time 3600;\n"+
-			"subnet 10.44.0.0 netmask 255.255.255.0 { range 10.44.0.%d 10.44.0.%d; }\n", first, first+9))
-		leases := writeIn(t, dir, "dhcpd.leases", "")
-		return []string{"dhcpd", "-f", "-d", "-4", "--no-pid", "-user", "root", "-group", "root", "-cf", conf, "-lf", leases, dev}
-	}},
-	{"dnsmasq", 80, func(_ *testing.T, dir, dev string, first int) []string {
-		return []string{
-			"dnsmasq", "--keep-in-foreground", "--log-facility=-", "--log-dhcp", "--conf-file=/dev/null", "--port=0", "--user=root",
-			"--interface=" + dev, "--bind-interfaces", "--no-ping", "--dhcp-authoritative", "--pid-file=",
-			"--dhcp-leasefile=" + filepath.Join(dir, "dnsmasq.leases"),
-			fmt.Sprintf("--dhcp-range=10.44.0.%d,10.44.0.%d,255.255.255.0,1h", first, first+9),
-		}
-	}},
-}
+	command dhcp.Server
+}{{"kea", 60, dhcp.Kea}, {"dhcpd", 70, dhcp.Dhcpd}, {"dnsmasq", 80, dhcp.Dnsmasq}}
 
 // dhcpClients are DHCP clients: commands that configure an interface.
 var dhcpClients = []struct {
 	name    string
-	command func(t *testing.T, dir string) []string
-}{
-	{"dhclient", func(t *testing.T, dir string) []string {
-		script := writeIn(t, dir, "script", "#!/bin/sh\ncase $reason in BOUND|RENEW|REBIND|REBOOT) ip address replace $new_ip_address/24 dev $interface;; esac\n")
-		conf := writeIn(t, dir, "dhclient.conf", "timeout 20; retry 1; initial-interval 1;\n")
-		return []string{"dhclient", "-d", "-4", "-cf", conf, "-sf", script, "-lf", filepath.Join(dir, "leases"), "-pf", filepath.Join(dir, "pid"), nstest.Dev}
-	}},
-	{"udhcpc", func(t *testing.T, dir string) []string {
-		script := writeIn(t, dir, "script", "#!/bin/sh\ncase $1 in bound|renew) ip address replace $ip/24 dev $interface;; esac\n")
-		return []string{"udhcpc", "-f", "-t", "20", "-T", "1", "-i", nstest.Dev, "-s", script}
-	}},
-	{"networkd", func(t *testing.T, dir string) []string {
-		return networkd(t, dir, "DHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n")
-	}},
-}
+	command func(p dhcp.Place, dev string) []string
+}{{"dhclient", dhcp.Dhclient}, {"udhcpc", dhcp.Udhcpc}, {"networkd", func(p dhcp.Place, dev string) []string {
+	return dhcp.Networkd(p, dev, dhcp.NetworkdIPv4)
+}}}
 
-// networkd returns the command of systemd-networkd with the settings of its only network. It waits for udev unless
-// /sys is read-only, and keeps its state in /run/systemd.
-func networkd(t *testing.T, dir, settings string) []string {
+// dhcpPlace returns a new folder for a DHCP program.
+func dhcpPlace(t *testing.T) dhcp.Place {
 	t.Helper()
-	network := writeIn(t, dir, "50-all.network", "[Match]\nName="+nstest.Dev+"\n[Network]\n"+settings)
-	return []string{
-		"unshare", "--mount", "sh", "-ec", "mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/network /run/systemd/netif; " +
-			"cp " + network + " /run/systemd/network; chown -R systemd-network: /run/systemd/netif; " +
-			"mount -t tmpfs tmpfs /etc/systemd/network 2>/dev/null || :; mount -o remount,ro,bind /sys; exec /lib/systemd/systemd-networkd",
-	}
-}
-
-func writeIn(t *testing.T, dir, name, text string) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // a script
-		t.Fatal(err)
-	}
-	return path
+	return dhcp.Place{Dir: shortDir(t), Write: func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // a script
+			t.Fatal(err)
+		}
+	}}
 }
 
 // TestDHCP: each client, behind the bridge of one host, gets an address from each server, on the ib0 of another host or
@@ -97,9 +53,9 @@ func TestDHCP(t *testing.T) {
 				first := server.first + 160*j
 				sent := a.Capture("br0", "udp port 67", filepath.Join(t.TempDir(), "sent.pcap"))
 				received := side.Capture(side.dev, "udp port 67", filepath.Join(t.TempDir(), "received.pcap"))
-				inBackground(t, side.Namespace, server.command(t, shortDir(t), side.dev, first))
+				inBackground(t, side.Namespace, server.command(dhcpPlace(t), side.dev, first, first+poolSize-1))
 				for k, client := range dhcpClients {
-					inBackground(t, clients[k], client.command(t, shortDir(t)))
+					inBackground(t, clients[k], client.command(dhcpPlace(t), nstest.Dev))
 				}
 				for k, client := range dhcpClients {
 					start := time.Now()
@@ -146,24 +102,21 @@ func inBackground(t *testing.T, ns *nstest.Namespace, command []string) {
 	(&host{Namespace: ns, tb: t}).background(command[0], command[1:]...)
 }
 
-// leased returns the address of a client, if it is among the ten from a first one on.
+// leased returns the address of a client, if it is in the pool of a server.
 func leased(ns *nstest.Namespace, first int) string {
 	for f := range strings.FieldsSeq(ns.Run("ip", "-4", "-o", "address", "show", "dev", nstest.Dev)) {
 		var n int
-		if _, err := fmt.Sscanf(f, "10.44.0.%d/24", &n); err == nil && n >= first && n < first+10 {
+		if _, err := fmt.Sscanf(f, "10.44.0.%d/24", &n); err == nil && n >= first && n < first+poolSize {
 			return fmt.Sprintf("10.44.0.%d", n)
 		}
 	}
 	return ""
 }
 
-// dhcpMessage is a request as tshark shows it.
-type dhcpMessage struct{ payload, ciaddr, broadcast, checksum string }
-
 // requireSameRequests compares the requests of two captures by transaction and type.
 func requireSameRequests(t *testing.T, sentPath, receivedPath string) {
 	t.Helper()
-	sent, received := dhcpRequests(t, sentPath), dhcpRequests(t, receivedPath)
+	sent, received := dhcp.Messages(t, sentPath, dhcp.Request), dhcp.Messages(t, receivedPath, dhcp.Request)
 	if len(received) < 2*len(dhcpClients) {
 		t.Errorf("only %d requests", len(received))
 	}
@@ -173,45 +126,16 @@ func requireSameRequests(t *testing.T, sentPath, receivedPath string) {
 			t.Errorf("request %s was never sent", id)
 			continue
 		}
-		if got.checksum != "1" { // good
-			t.Errorf("request %s: status of the checksum %s", id, got.checksum)
+		if !got.ChecksumRight {
+			t.Errorf("request %s: wrong checksum", id)
 		}
-		if got.ciaddr == "0.0.0.0" && got.broadcast != "1" && got.broadcast != "True" {
-			t.Errorf("request %s wants no broadcast: %q", id, got.broadcast)
+		if got.CIAddr == "0.0.0.0" && !got.BroadcastWanted {
+			t.Errorf("request %s wants no broadcast", id)
 		}
-		if a, b := withoutFlag(t, want.payload), withoutFlag(t, got.payload); a != b {
-			t.Errorf("request %s:\n%s was sent,\n%s was received", id, a, b)
+		clear(want.Payload[10:12]) // the flags
+		clear(got.Payload[10:12])
+		if !bytes.Equal(want.Payload, got.Payload) {
+			t.Errorf("request %s:\n%x was sent,\n%x was received", id, want.Payload, got.Payload)
 		}
 	}
-}
-
-// withoutFlag clears the flags of a DHCP message.
-func withoutFlag(t *testing.T, payload string) string {
-	t.Helper()
-	b, err := hex.DecodeString(payload)
-	if err != nil || len(b) < 12 {
-		t.Fatalf("payload %q: %v", payload, err)
-	}
-	clear(b[10:12])
-	return hex.EncodeToString(b)
-}
-
-// dhcpRequests returns the requests of a capture by transaction, type and seconds.
-func dhcpRequests(t *testing.T, path string) map[string]dhcpMessage {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "tshark", "-n", "-r", path, "-Y", "dhcp.type == 1", "-o", "udp.check_checksum:TRUE", "-T", "fields",
-		"-e", "dhcp.id", "-e", "dhcp.option.dhcp", "-e", "dhcp.secs", "-e", "udp.payload", "-e", "dhcp.ip.client", "-e", "dhcp.flags.bc", "-e", "udp.checksum.status")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]dhcpMessage{}
-	for line := range strings.Lines(string(out)) {
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 7 {
-			t.Fatalf("tshark printed %q", line)
-		}
-		found[strings.Join(f[:3], " ")] = dhcpMessage{f[3], f[4], f[5], f[6]}
-	}
-	return found
 }

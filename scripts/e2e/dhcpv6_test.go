@@ -11,21 +11,16 @@ import (
 	"time"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/dhcp"
 )
 
 // dhcp6Clients are DHCPv6 clients: commands that add the leased address to an interface, with a prefix length of 128.
 var dhcp6Clients = []struct {
 	name    string
-	command func(t *testing.T, dir string) []string
-}{
-	{"dhclient", func(t *testing.T, dir string) []string {
-		script := writeIn(t, dir, "script", "#!/bin/sh\ncase $reason in BOUND6|RENEW6|REBIND6) ip -6 address replace $new_ip6_address/128 dev $interface;; esac\n")
-		return []string{"dhclient", "-d", "-6", "-cf", "/dev/null", "-sf", script, "-lf", filepath.Join(dir, "leases"), "-pf", filepath.Join(dir, "pid"), nstest.Dev}
-	}},
-	{"networkd", func(t *testing.T, dir string) []string {
-		return networkd(t, dir, "DHCP=ipv6\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=yes\n")
-	}},
-}
+	command func(p dhcp.Place, dev string) []string
+}{{"dhclient", dhcp.DhclientIPv6}, {"networkd", func(p dhcp.Place, dev string) []string {
+	return dhcp.Networkd(p, dev, "DHCP=ipv6\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=yes\n")
+}}}
 
 // TestIPv6Configuration: guests behind the bridge of one host configure themselves by router advertisements (RFC 4862)
 // and by DHCPv6, from a server on the ib0 of another host or behind it. The DHCPv6 messages arrive as they were sent.
@@ -40,17 +35,12 @@ func TestIPv6Configuration(t *testing.T) {
 			here := a.Capture("br0", filter, filepath.Join(t.TempDir(), "here.pcap"))
 			there := side.Capture(side.dev, filter, filepath.Join(t.TempDir(), "there.pcap"))
 			leases := netip.MustParsePrefix(fmt.Sprintf("fd44::%d:0/112", 6+j))
-			inBackground(t, side.Namespace, []string{
-				"dnsmasq", "--keep-in-foreground", "--log-facility=-", "--log-dhcp", "--conf-file=/dev/null", "--port=0", "--user=root",
-				"--interface=" + side.dev, "--bind-interfaces", "--dhcp-authoritative", "--pid-file=", "--enable-ra",
-				"--dhcp-leasefile=" + filepath.Join(shortDir(t), "leases"),
-				fmt.Sprintf("--dhcp-range=fd44::%d:1,fd44::%[1]d:ff,slaac,64,1h", 6+j),
-			})
+			inBackground(t, side.Namespace, dhcp.DnsmasqIPv6(dhcpPlace(t), side.dev, fmt.Sprintf("fd44::%d", 6+j)))
 			for k, client := range dhcp6Clients {
 				eventually(t, repairLimit, "a link-local address", func() bool { // dhclient does not wait for one
 					return validIP6(clients[k], "link", 64).IsValid()
 				})
-				inBackground(t, clients[k], client.command(t, shortDir(t)))
+				inBackground(t, clients[k], client.command(dhcpPlace(t), nstest.Dev))
 			}
 			for k, client := range dhcp6Clients {
 				for _, bits := range []int{64, 128} {

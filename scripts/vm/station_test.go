@@ -1,19 +1,14 @@
 package vm
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/dhcp"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
-
-// udhcpcScript is busybox's default script reduced to the address.
-const udhcpcScript = `#!/bin/sh
-case $1 in bound|renew) ip address replace $ip/24 dev $interface;; esac
-`
 
 // TestGuestBehindBridge: a guest, with a kernel and a DHCP client of its own, is behind the bridge of a host whose
 // ib0 is a port of it. A server on the other host gives it an address. It is reached, also after the daemon was killed,
@@ -38,13 +33,12 @@ func TestGuestBehindBridge(t *testing.T) {
 		lan.AddIPv6("br0", a.ip6()+"/64")
 		eventually(t, "carrier of "+ifName, a.carrier)
 
-		b.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file=",
-			"--interface="+ifName, "--bind-interfaces", "--no-ping", "--dhcp-authoritative",
-			"--dhcp-leasefile="+filepath.Join(t.TempDir(), "leases"), "--dhcp-range=10.44.0.100,10.44.0.100,255.255.255.0,1h")
+		server := dhcp.Dnsmasq(dhcp.Place{Dir: t.TempDir()}, ifName, 100, 100)
+		b.start(server[0], server[1:]...)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: lan, Bare: true}}})}
 		g.Run("ip", "link", "set", "eth0", "up")
-		g.Run("sh", "-c", "cat >/tmp/script <<'end'\n"+udhcpcScript+"end\nchmod +x /tmp/script")
-		g.start("udhcpc", "-f", "-t", "30", "-T", "2", "-i", "eth0", "-s", "/tmp/script")
+		client := dhcp.Udhcpc(dhcp.Place{Dir: "/tmp", Write: func(path, text string) { g.Put(path, 0o755, []byte(text)) }}, "eth0")
+		g.start(client[0], client[1:]...)
 		eventually(t, "the guest has an address", func() bool {
 			return strings.Contains(g.Run("ip", "-4", "address", "show", "dev", "eth0"), "10.44.0.100/24")
 		})

@@ -28,6 +28,9 @@ type Spec struct {
 	CPUs   int // 0 means 1
 	Memory int // in MiB; 0 means enough for one daemon
 	NICs   []NIC
+	// Programs are those of this machine that the guest has besides those of every guest: by their paths, which the guest
+	// keeps, or by their names, in /usr/bin.
+	Programs []string
 }
 
 // NIC is a network interface of a guest.

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,6 +168,37 @@ func writeImage(into, built string, k kernel.Kernel) error {
 		return err
 	}
 	return f.Close()
+}
+
+// image returns the path of the image for a guest: that of the kit, or one with further programs behind it. The kernel
+// unpacks one archive after the other.
+func (g *Guest) image(spec Spec) (string, error) {
+	common := filepath.Join(os.Getenv(kitEnv), string(spec.Series), imageName)
+	if len(spec.Programs) == 0 {
+		return common, nil
+	}
+	data, err := os.ReadFile(common)
+	if err != nil {
+		return "", err
+	}
+	whole := bytes.NewBuffer(data)
+	b := image.New(whole)
+	for _, name := range spec.Programs {
+		from, err := exec.LookPath(name)
+		if err != nil {
+			return "", err
+		}
+		to := name
+		if !path.IsAbs(name) {
+			to = path.Join("/usr/bin", name)
+		}
+		b.Program(to, from)
+	}
+	if err := b.Close(); err != nil {
+		return "", err
+	}
+	into := filepath.Join(g.tb.TempDir(), imageName)
+	return into, os.WriteFile(into, whole.Bytes(), 0o644)
 }
 
 // addPrograms adds the programs of this machine, and busybox for all other names.

@@ -32,6 +32,10 @@ const firstFD = 3
 // start starts QEMU, with the channel, the TAPs and the wires as descriptors, and the
 // goroutines that read the channel and wait for the end.
 func (g *Guest) start(spec Spec) error {
+	image, err := g.image(spec)
+	if err != nil {
+		return err
+	}
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return err
@@ -44,7 +48,7 @@ func (g *Guest) start(spec Spec) error {
 			files = append(files, nic.Segment.Tap())
 		}
 	}
-	g.cmd = exec.Command(emulator, g.arguments(spec)...)
+	g.cmd = exec.Command(emulator, g.arguments(spec, image)...)
 	g.cmd.Stdout, g.cmd.Stderr = &g.errors, &g.errors
 	g.cmd.ExtraFiles = files
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -71,7 +75,7 @@ func (g *Guest) wait() {
 	close(g.ended)
 }
 
-func (g *Guest) arguments(spec Spec) []string {
+func (g *Guest) arguments(spec Spec, image string) []string {
 	kit := filepath.Join(os.Getenv(kitEnv), string(spec.Series))
 	args := []string{
 		"-machine", "pc", "-accel", "tcg", "-cpu", cpu,
@@ -79,7 +83,7 @@ func (g *Guest) arguments(spec Spec) []string {
 		"-m", fmt.Sprint(orDefault(spec.Memory, defaultMemory)),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(kit, vmlinuxName),
-		"-initrd", filepath.Join(kit, imageName),
+		"-initrd", image,
 		"-append", commandLine,
 		"-serial", "file:" + g.console,
 		"-device", "virtio-serial-pci",

@@ -17,7 +17,7 @@ import (
 func TestDaemonAndKernelIPoIB(t *testing.T) {
 	guest.Require(t)
 	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
-		p := bootPair(t, series, sm.Spec{})
+		p := bootPair(t, series, sm.Spec{}, dhcpPrograms...)
 		p.startDaemon(t, "--device", "ibwire0", "--name", "ib0")
 		const net0 network = 0
 		for i := range p.guests {
@@ -34,6 +34,7 @@ func TestDaemonAndKernelIPoIB(t *testing.T) {
 			{"multicast", p.requireMulticast},
 			{"failures end", p.requireOutagesEnd},
 			{"namespaces behind a bridge", p.requireBridge},
+			{"DHCP", p.requireDHCP},
 		} {
 			t.Run(test.name, func(t *testing.T) { test.run(t, net0) })
 		}

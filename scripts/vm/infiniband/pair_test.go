@@ -23,8 +23,9 @@ type pair struct {
 	daemon *guest.Process
 }
 
-// bootPair boots a guest for the daemon, with a kernel of a series, and a peer with the other kernel.
-func bootPair(t *testing.T, series kernel.Series, spec sm.Spec) *pair {
+// bootPair boots a guest for the daemon, with a kernel of a series, and a peer with the other kernel. Both have the given
+// programs besides those of every guest.
+func bootPair(t *testing.T, series kernel.Series, spec sm.Spec, programs ...string) *pair {
 	t.Helper()
 	other := kernel.AllSeries[0]
 	if other == series {
@@ -32,7 +33,7 @@ func bootPair(t *testing.T, series kernel.Series, spec sm.Spec) *pair {
 	}
 	spec.Hosts = 2
 	p := &pair{Subnet: sm.Start(t, spec)}
-	p.guests = boot(t, p.Subnet, member{series, []int{ours}}, member{other, []int{theirs}})
+	p.guests = boot(t, p.Subnet, member{series, []int{ours}, programs}, member{other, []int{theirs}, programs})
 	t.Cleanup(func() {
 		if t.Failed() && p.daemon != nil {
 			t.Logf("the daemon:\n%s", p.daemon.Stderr())

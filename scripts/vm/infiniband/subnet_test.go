@@ -25,6 +25,8 @@ const pollStep = 100 * time.Millisecond
 type member struct {
 	series kernel.Series
 	hosts  []int // whose ports its HCAs have: that of the first is ibwire0
+	// programs of this machine that it needs besides those of every guest
+	programs []string
 }
 
 // boot boots guests on a subnet, and loads their modules for InfiniBand.
@@ -32,7 +34,7 @@ func boot(t *testing.T, s *sm.Subnet, members ...member) []*guest.Guest {
 	t.Helper()
 	var specs []guest.Spec
 	for _, m := range members {
-		spec := guest.Spec{Series: m.series}
+		spec := guest.Spec{Series: m.series, Programs: m.programs}
 		for _, host := range m.hosts {
 			spec.NICs = append(spec.NICs, guest.NIC{Wire: s.Wire(host)})
 		}

@@ -8,11 +8,13 @@
 // A request belongs to what it is about: a membership, a path, or the ClassPortInfo. So
 // however many interfaces ask, the same question is asked once at a time. At most 16
 // requests of a port are outstanding; the others wait, memberships before paths. A
-// request without an answer is repeated after 0.5, 1 and 2 s, and then less and less
-// often, up to every 16 s. While the SA answers other requests, it is not gone, and the
-// pauses stay at 2 s; its first answer after a silence shortens all pauses. A request
-// stops being outstanding after 0.5 s, so that 16 lost MADs do not hold up all others,
-// but its answer still counts.
+// request without an answer is repeated after 0.5, 1, 2 and 4 s, and then less and less
+// often, up to every 16 s: each pause is as long as the SA has been silent. While it
+// answers other requests, the request is repeated every 0.5 s, because only MADs are lost.
+// The SA's first answer after a silence shortens all pauses to that. A request stops being
+// outstanding after 0.5 s, so that 16 lost MADs do not hold up all others, but its answer
+// still counts. If the SA has answered faster lately, it stops after four times as long as
+// the slowest answer took, or 0.1 s.
 //
 // The specification gives the SA longer than 0.5 s to answer: twice the SubnetTimeout of
 // the port, and the RespTimeValue of its ClassPortInfo. That time is the least pause after
@@ -20,7 +22,8 @@
 //
 // Only an answer counts that comes from QP1 of the SM LID, has the transaction and the
 // kind of an open request, and is about the same group or port. All others are counted
-// by their [Refusal]. BUSY postpones a request. A redirect is a failure.
+// by their [Refusal]. BUSY postpones a request, by longer and longer pauses up to 2 s. A
+// redirect is a failure.
 //
 // # Memberships
 //
@@ -64,7 +67,8 @@
 //
 // # Timers
 //
-//	time-out      0.5 s; then a pause, so that tries are 0.5, 1, 2, 4, 8, 16 s apart
+//	time-out      0.1 to 0.5 s; then a pause, so that tries are 0.5, 0.5, 1, 2, 4, 8, 16 s apart,
+//	              or 0.5 s while the SA answers other requests
 //	renewal       60 s for a broadcast group, 10 min for others, each within an eighth
 //	refused join  again after 1, 2, 4, 8, 16 s, within an eighth
 //	path          asked for again, if wanted, after 10 min; 1 s after a refusal

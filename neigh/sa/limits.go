@@ -25,17 +25,21 @@ const (
 // closer together: a repeated request costs the SA little, and its answer to an earlier try counts.
 const (
 	// slotTime is how long a request counts as outstanding: longer than any answer of an SA that is not overloaded, so
-	// it is also the least time-out.
-	slotTime = 500 * time.Millisecond
-	// firstPause is the time between the first two tries, and doubles from try to try up to maxPause.
+	// it is also the least time-out. While the SA answers, it is slotFactor times as long as the slowest of its recent
+	// answers took, if that is less, and at least leastSlot.
+	slotTime   = 500 * time.Millisecond
+	leastSlot  = 100 * time.Millisecond
+	slotFactor = 4
+	// firstPause is the least time between two tries, and maxPause the longest; see [requests.pause].
 	firstPause = 500 * time.Millisecond
 	maxPause   = 16 * time.Second
-	// quickTries are the tries whose pauses are neither longer than the doubling says nor jittered: after 0.5, 1 and 2 s.
+	// quickTries are the tries whose pauses are not jittered, and may be shorter than the specification says: 0.5, 0.5 and
+	// 1 s if the SA is silent.
 	quickTries = 3
-	// alivePause replaces longer pauses while the SA answers other requests, as it has in the last aliveTime: then only
-	// MADs are lost, and waiting relieves nothing.
-	alivePause = 2 * time.Second
-	aliveTime  = 3 * time.Second
+	// busyPause is the longest pause after BUSY. The first is firstPause, and each is twice as long as the last.
+	busyPause = 2 * time.Second
+	// aliveTime is how long after an answer the SA is thought to answer.
+	aliveTime = 3 * time.Second
 	// pathLife is how long a query for a path may take, with the time in the queue, before it fails.
 	pathLife = 30 * time.Second
 )

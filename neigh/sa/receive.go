@@ -45,12 +45,15 @@ func (q *requests) receive(ev Received) {
 		return
 	}
 	q.hear()
+	if r.tries == 1 { // otherwise the answer may be to an earlier try
+		q.slowest = max(q.slowest-q.slowest/slotFactor, q.step.now.Sub(r.first))
+	}
 	if h.Status.Busy() {
 		q.step.stats.Busy++
 		if r.state != requestSent {
 			return // it waits already
 		}
-		pause := q.pause(r)
+		pause := min(firstPause<<min(r.tries-1, 8), busyPause)
 		q.postpone(r, q.step.now.Add(pause+q.step.upTo(pause/4)), ReasonBusy)
 		return
 	}

@@ -84,7 +84,8 @@ type requests struct {
 	byTID       map[uint64]*request // by the bits in tidMask
 	ended       [maxEnded]uint64    // the latest transactions that have ended
 	endedNext   int
-	heard       time.Time // when the SA last answered
+	heard       time.Time     // when the SA last answered
+	slowest     time.Duration // of its answers, older ones counting less; zero: there was none
 	respTime    time.Duration
 }
 
@@ -174,7 +175,7 @@ func (q *requests) send(r *request) {
 	r.state, r.last = requestSent, q.step.now
 	r.tries++
 	q.outstanding++
-	q.alarms.set(r, q.step.now.Add(slotTime))
+	q.alarms.set(r, q.step.now.Add(q.slot()))
 	q.step.stats.Sent++
 	if r.tries > 1 {
 		q.step.stats.Repeated++
@@ -223,16 +224,26 @@ func (q *requests) postpone(r *request, at time.Time, why Reason) {
 	r.subject.unanswered(why)
 }
 
-// pause returns the time from the latest try of r to the next one.
+// slot returns how long a request counts as outstanding.
+func (q *requests) slot() time.Duration {
+	if q.slowest == 0 || !q.alive() {
+		return slotTime
+	}
+	return min(max(slotFactor*q.slowest, leastSlot), slotTime)
+}
+
+// pause returns the time from the latest try of r, which was not answered, to the next one: as long as the SA has been
+// silent until that try, since r began. While it answers other requests, only MADs are lost, and waiting relieves nothing.
 func (q *requests) pause(r *request) time.Duration {
-	d := firstPause << min(r.tries-1, 8)
-	if r.tries <= quickTries {
+	since := r.first
+	if q.heard.After(since) {
+		since = q.heard
+	}
+	d := max(min(r.last.Sub(since), maxPause), firstPause)
+	if q.alive() || r.tries <= quickTries {
 		return d
 	}
-	if q.alive() {
-		d = min(d, alivePause)
-	}
-	return q.step.jitter(max(min(d, maxPause), q.patience()))
+	return q.step.jitter(max(d, q.patience()))
 }
 
 // patience is how long an answer may take by the specification (IBA 13.4.6.2): the way through the subnet twice, and
@@ -266,8 +277,8 @@ func (q *requests) hear() {
 		return
 	}
 	for _, r := range q.open() {
-		if r.state == requestResting && r.at.Sub(q.heard) > alivePause {
-			q.alarms.set(r, q.heard.Add(q.step.upTo(alivePause)))
+		if r.state == requestResting && r.at.Sub(q.heard) > firstPause {
+			q.alarms.set(r, q.heard.Add(q.step.upTo(firstPause)))
 		}
 	}
 }
@@ -285,5 +296,5 @@ func (q *requests) startOver() {
 		q.cancel(r)
 		q.start(r, q.step.now.Add(q.step.upTo(rejoinSpread)))
 	}
-	q.heard, q.respTime = time.Time{}, 0
+	q.heard, q.slowest, q.respTime = time.Time{}, 0, 0
 }

@@ -31,6 +31,7 @@ const upLimit = time.Minute
 // Spec describes a subnet.
 type Spec struct {
 	Hosts      int    // at most MaxHosts
+	Others     int    // further ports, which only the subnet manager knows: they follow those of the hosts, and have no wire
 	Partitions string // OpenSM's partitions.conf; empty means DefaultPartitions
 	Options    string // more lines of OpenSM's options, such as "lmc 1"
 }
@@ -92,7 +93,7 @@ func Start(tb testing.TB, spec Spec) *Subnet {
 	}
 	n := bases.Add(1)
 	s := &Subnet{tb: tb, dir: tb.TempDir(), base: fmt.Sprintf("ipoibd-sm-%d-%d", os.Getpid(), n)}
-	s.write("topology", topology(firstPort-1+spec.Hosts))
+	s.write("topology", topology(firstPort-1+spec.Hosts+spec.Others))
 	s.write("options", options+spec.Options)
 	if spec.Partitions == "" {
 		spec.Partitions = DefaultPartitions
@@ -136,6 +137,16 @@ func (s *Subnet) run(cmd *exec.Cmd) *program {
 func (p *program) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
+}
+
+// over reports whether the program has exited, with output that is complete.
+func (p *program) over() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // startSim starts ibsim. Without a console it would end at once, or spin.
@@ -201,8 +212,14 @@ func (s *Subnet) MoveSM() {
 	s.opensm.kill()
 	s.disconnect(s.opensm)
 	s.opensm = s.startSMOn(toolPort)
-	s.eventually("another OpenSM has the subnet up", func() bool {
-		log, _ := os.ReadFile(s.logOf(toolPort))
+	s.waitUp(toolPort)
+}
+
+// waitUp waits until the OpenSM on a port has configured all ports.
+func (s *Subnet) waitUp(port int) {
+	s.tb.Helper()
+	s.eventually(fmt.Sprintf("the OpenSM on port %d has the subnet up", port), func() bool {
+		log, _ := os.ReadFile(s.logOf(port))
 		return bytes.Contains(log, []byte("SUBNET UP"))
 	})
 }

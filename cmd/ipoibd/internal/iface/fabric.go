@@ -52,6 +52,11 @@ type target struct {
 	plan    port.Plan
 }
 
+// follow adapts the memberships to a view of the device and to the host's side.
+func (f *fabric) follow(view device.View) {
+	f.member.follow(view, f.want, !f.host.present || f.host.down != nil)
+}
+
 // target returns the target on the device of a view, or an error that says why there is none.
 func (f *fabric) target(view device.View) (to target, err error) {
 	to.session = view.Session

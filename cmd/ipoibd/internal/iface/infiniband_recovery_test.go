@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 )
 
@@ -51,8 +52,33 @@ func TestInfiniBandDeviceReturns(t *testing.T) {
 				if got := s.sa.Members(broadcast); !slices.Equal(got, []uint16{8, 16}) {
 					t.Errorf("members of the broadcast group: LIDs %v", got)
 				}
-				checkAccounts(t, a.status())
+				st := a.status()
+				checkAccounts(t, st)
+				// The wait for the join is part of the recovery.
+				if h := st.Recovery.History; len(h) != 1 || h[0].Stopped || h[0].End.IsZero() {
+					t.Errorf("recoveries %+v", h)
+				}
 			})
 		})
 	}
+}
+
+// A recovery waits for the answer about the broadcast group, but not for a subnet administrator that is gone.
+func TestInfiniBandDeviceReturnsToASilentSubnet(t *testing.T) {
+	onSubnet(t, func(t *testing.T, s *ibSubnet, a, b *testHost) {
+		reach(t, a, b)
+		s.lost.Store(true)
+		a.deviceReset()
+		time.Sleep(time.Second)
+		if st := a.status(); st.Recovery.State != "detached" {
+			t.Errorf("recovery %+v before the subnet administrator can have answered", st.Recovery)
+		}
+		time.Sleep(10 * time.Second)
+		if st := a.status(); st.State != report.InterfaceWaiting || !st.Recovery.History[0].Stopped {
+			t.Errorf("state %s, recoveries %+v", st.State, st.Recovery.History)
+		}
+		s.lost.Store(false)
+		t.Logf("up %s after the subnet administrator", until(func() bool { return a.status().State == report.InterfaceUp }, 10*time.Millisecond, 20*time.Second))
+		reachSoon(t, a, b)
+	})
 }

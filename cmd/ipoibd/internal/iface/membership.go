@@ -202,6 +202,12 @@ func (m *membership) findPath(want neigh.FindPath) bool {
 	return true
 }
 
+// asking reports whether the subnet administrator has not answered yet about the broadcast group.
+func (m *membership) asking() bool {
+	_, granted := m.granted[m.broadcast]
+	return m.user != nil && !granted && m.failed == nil
+}
+
 // groups returns the groups that the port has joined, or nil while it has not joined the broadcast group.
 func (m *membership) groups() []port.Group {
 	broadcast, ok := m.granted[m.broadcast]

@@ -14,7 +14,7 @@ import (
 // again. Only recovery handles the loss and the return of the device.
 func (r *recovery) reconcile() {
 	view := r.follow()
-	r.fabric.member.follow(view, r.fabric.want, !r.fabric.host.present || r.fabric.host.down != nil)
+	r.fabric.follow(view)
 	if !r.fabric.host.present || r.fabric.worker.busy > 0 {
 		return
 	}
@@ -31,7 +31,7 @@ func (r *recovery) reconcile() {
 	a, idle := r.fabric.att, r.ladder.State() == qprecovery.Idle
 	switch {
 	case err != nil:
-		if !idle && (to.session != nil || r.fabric.host.down != nil) {
+		if !idle && (to.session != nil || r.fabric.host.down != nil) && !r.joining(err) {
 			r.stop(err.Error())
 		}
 	case a == nil:

@@ -358,7 +358,12 @@ func (r *recovery) follow() device.View {
 			r.seen = nil
 			r.step(qprecovery.DeviceDown{})
 		case knows != qprecovery.ViewUp && v.Session != nil && r.fabric.held() == nil && r.fabric.worker.busy == 0:
-			if _, err := r.fabric.target(v); err != nil { // recovery does not wait for a port that cannot be used
+			r.fabric.follow(v)
+			_, err := r.fabric.target(v)
+			if r.joining(err) {
+				return v
+			}
+			if err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
 			r.step(qprecovery.DeviceUp{})
@@ -369,6 +374,12 @@ func (r *recovery) follow() device.View {
 			return v
 		}
 	}
+}
+
+// joining reports whether the device is back, and all that is missing is the answer of the subnet administrator about the
+// broadcast group: the memberships have ended with the former session. The answer, or its absence, comes within seconds.
+func (r *recovery) joining(err error) bool {
+	return r.ladder.State() == qprecovery.Detached && errors.Is(err, port.ErrNoGroup) && r.fabric.member.asking()
 }
 
 // ErrNothing reports that there is nothing to reset, and nothing to send with.

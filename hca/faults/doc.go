@@ -25,7 +25,8 @@
 //
 // A fault uses the backend's own behaviour where possible. A failing send is posted
 // with an invalid L_Key, so the backend fails it, moves the queue pair (to SQE, if the
-// backend implements it) and flushes the later sends. The kinds that end in ERR move the
+// backend implements it) and flushes the later sends. If the backend refuses to post it, the
+// send is posted unchanged, and only its completion is falsified. The kinds that end in ERR move the
 // queue pair there with Modify before the completion is reported. The *_flush_* kinds
 // report the failed request as flushed, so that no completion shows the cause. With
 // recv_bad_key and cq_small, the backend does everything else: it fails a receive that it

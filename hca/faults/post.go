@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"slices"
 
 	"ipoibd/hca"
@@ -152,13 +153,20 @@ func (q *QP) unmark(k Kind) {
 	q.dev.recount()
 }
 
-// postVictim posts a marked send, with an invalid L_Key if it is to fail.
+// postVictim posts a marked send, with an invalid L_Key if it is to fail. A device may refuse that at once, as those under
+// rdmavt do; then only the completion of the send is falsified.
 func (q *QP) postVictim(wr hca.SendWR, k Kind) (int, error) {
-	if k != SwallowedSend {
-		wr.SGList = spoiled(wr.SGList)
-	}
 	wr.Flags |= hca.SendSignaled
-	return q.QP.PostSend([]hca.SendWR{wr})
+	if k == SwallowedSend {
+		return q.QP.PostSend([]hca.SendWR{wr})
+	}
+	failing := wr
+	failing.SGList = spoiled(wr.SGList)
+	n, err := q.QP.PostSend([]hca.SendWR{failing})
+	if errors.Is(err, hca.ErrInvalid) {
+		return q.QP.PostSend([]hca.SendWR{wr})
+	}
+	return n, err
 }
 
 func spoiled(list []hca.SGE) []hca.SGE {

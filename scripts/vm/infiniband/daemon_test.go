@@ -18,7 +18,7 @@ func TestDaemonAndKernelIPoIB(t *testing.T) {
 	guest.Require(t)
 	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
 		p := bootPair(t, series, sm.Spec{}, dhcpPrograms...)
-		p.startDaemon(t, "--device", "ibwire0", "--name", "ib0")
+		p.startDaemon(t, "--device", "ibwire0", "--name", "ib0", "--allow-faults")
 		const net0 network = 0
 		for i := range p.guests {
 			p.up(t, i, "ib0", net0)
@@ -27,16 +27,20 @@ func TestDaemonAndKernelIPoIB(t *testing.T) {
 		for _, test := range []struct {
 			name string
 			run  func(*testing.T, network)
+			once bool // with one kernel, whose version hardly matters
 		}{
-			{"packets as long as the MTU", p.requireReached},
-			{"neighbours have 20-byte addresses", p.requireNeighbours},
-			{"streams, and datagrams without loss", p.requireTraffic},
-			{"multicast", p.requireMulticast},
-			{"failures end", p.requireOutagesEnd},
-			{"namespaces behind a bridge", p.requireBridge},
-			{"DHCP", p.requireDHCP},
+			{"packets as long as the MTU", p.requireReached, false},
+			{"neighbours have 20-byte addresses", p.requireNeighbours, false},
+			{"streams, and datagrams without loss", p.requireTraffic, false},
+			{"multicast", p.requireMulticast, false},
+			{"failures end", p.requireOutagesEnd, false},
+			{"faults of the HCA are repaired", p.requireFaultsRepaired, true},
+			{"namespaces behind a bridge", p.requireBridge, false},
+			{"DHCP", p.requireDHCP, true},
 		} {
-			t.Run(test.name, func(t *testing.T) { test.run(t, net0) })
+			if !test.once || series == kernel.AllSeries[1] {
+				t.Run(test.name, func(t *testing.T) { test.run(t, net0) })
+			}
 		}
 		for i, g := range p.guests {
 			c := p.Counters(i)

@@ -164,7 +164,12 @@ type PortAttr struct {
 	SMSL uint8 `json:"sm_sl,omitzero"` // service level of messages to the subnet manager, 0-15
 	// SubnetTimeout says how long a packet may take through the subnet: 4.096 us x 2^SubnetTimeout (IBA
 	// 14.2.5.6); 0-31, and 0 on Ethernet.
-	SubnetTimeout uint8      `json:"subnet_timeout,omitzero"`
+	SubnetTimeout uint8 `json:"subnet_timeout,omitzero"`
+	// KernelIPoIB is how many of the kernel's own IPoIB interfaces are on the port, as far as the network namespace of
+	// this process shows them, and KernelIPoIBUp how many of these are up. They join and leave groups in the name of the
+	// same port.
+	KernelIPoIB   int        `json:"kernel_ipoib,omitzero"`
+	KernelIPoIBUp int        `json:"kernel_ipoib_up,omitzero"`
 	GUID          GUID       `json:"guid"`
 	GIDs          []GIDEntry `json:"gids"`
 	PKeys         []PKey     `json:"pkeys"`

@@ -46,6 +46,7 @@ type Port struct {
 	queue     *queue // in use; nil: none
 	inbox     []sa.Event
 	pkeyIndex uint16 // for MADs
+	kernel    [2]int // the kernel's IPoIB interfaces on the port, and those that are up
 	users     []*User
 	nextOwner sa.Owner
 	stopped   bool
@@ -104,8 +105,14 @@ func (p *Port) View(attr hca.PortAttr) {
 	}
 	p.mu.Lock()
 	p.pkeyIndex = defaultPKeyIndex(attr.PKeys)
+	kernel := [2]int{attr.KernelIPoIB, attr.KernelIPoIBUp}
+	changed := kernel != p.kernel
+	p.kernel = kernel
 	p.mu.Unlock()
 	p.put(view)
+	if changed {
+		p.put(sa.KernelInterface{Present: attr.KernelIPoIB > 0})
+	}
 }
 
 // defaultPKeyIndex returns the index of the default partition, preferably as a full member. MADs belong to no other.

@@ -37,6 +37,7 @@ func TestDaemonAndKernelIPoIB(t *testing.T) {
 			{"faults of the HCA are repaired", p.requireFaultsRepaired, true},
 			{"namespaces behind a bridge", p.requireBridge, false},
 			{"DHCP", p.requireDHCP, true},
+			{"an interface of the kernel on the same port", p.requireKernelInterface, true},
 		} {
 			if !test.once || series == kernel.AllSeries[1] {
 				t.Run(test.name, func(t *testing.T) { test.run(t, net0) })

@@ -17,8 +17,9 @@
 // the slowest answer took, or 0.1 s.
 //
 // The specification gives the SA longer than 0.5 s to answer: twice the SubnetTimeout of
-// the port, and the RespTimeValue of its ClassPortInfo. That time is the least pause after
-// the quick tries, and a missing answer is not reported before it is over.
+// the port, and the RespTimeValue of its ClassPortInfo. While it answers nothing, that time
+// is the least pause after three tries, and a missing answer is not reported before it is
+// over.
 //
 // Only an answer counts that comes from QP1 of the SM LID, has the transaction and the
 // kind of an open request, and is about the same group or port. All others are counted

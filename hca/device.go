@@ -165,14 +165,13 @@ type PortAttr struct {
 	// SubnetTimeout says how long a packet may take through the subnet: 4.096 us x 2^SubnetTimeout (IBA
 	// 14.2.5.6); 0-31, and 0 on Ethernet.
 	SubnetTimeout uint8 `json:"subnet_timeout,omitzero"`
-	// KernelIPoIB is how many of the kernel's own IPoIB interfaces are on the port, as far as the network namespace of
-	// this process shows them, and KernelIPoIBUp how many of these are up. They join and leave groups in the name of the
-	// same port.
-	KernelIPoIB   int        `json:"kernel_ipoib,omitzero"`
-	KernelIPoIBUp int        `json:"kernel_ipoib_up,omitzero"`
-	GUID          GUID       `json:"guid"`
-	GIDs          []GIDEntry `json:"gids"`
-	PKeys         []PKey     `json:"pkeys"`
+	// KernelGroups are the groups that the kernel's own IPoIB interfaces in the network namespace of this process want,
+	// sorted, without their broadcast groups. They join and leave them in the name of their ports. Only on InfiniBand.
+	KernelGroups []GID `json:"-"`
+
+	GUID  GUID       `json:"guid"`
+	GIDs  []GIDEntry `json:"gids"`
+	PKeys []PKey     `json:"pkeys"`
 }
 
 // PD is a protection domain. Objects created from one PD work together, but not

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -15,29 +14,6 @@ import (
 type address struct {
 	index int
 	addr  netip.Addr
-}
-
-// ipoibAddressLen is the length of an IPoIB interface's hardware address: flags, QPN, GID (RFC 4391 section 9.1.1).
-const ipoibAddressLen = 20
-
-// kernelIPoIB counts the kernel's IPoIB interfaces on the port with a GID, in the calling thread's network namespace, and
-// those of them that are up.
-func kernelIPoIB(gid hca.GID) (all, up int, err error) {
-	list, err := kernel.List(netlink.LinkList)
-	if err != nil {
-		return 0, 0, fmt.Errorf("%w: list interfaces: %w", hca.ErrNoMemory, err)
-	}
-	for _, l := range list {
-		a := l.Attrs()
-		if len(a.HardwareAddr) != ipoibAddressLen || hca.GID(a.HardwareAddr[ipoibAddressLen-len(gid):]) != gid {
-			continue
-		}
-		all++
-		if a.Flags&net.FlagUp != 0 {
-			up++
-		}
-	}
-	return all, up, nil
 }
 
 // addresses returns the addresses in the calling thread's network namespace.

@@ -34,10 +34,8 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	}
 	p.GIDs = gidTable(usableHere(entries, here), port, p.ActiveMTU, int(a.gid_tbl_len))
 	p.GUID = portGUID(p.GIDs)
-	if p.LinkLayer == hca.LinkLayerInfiniBand && len(p.GIDs) > 0 {
-		if p.KernelIPoIB, p.KernelIPoIBUp, err = kernelIPoIB(p.GIDs[0].GID); err != nil {
-			return p, refused("query_port", d.portName(port), err)
-		}
+	if p.LinkLayer == hca.LinkLayerInfiniBand {
+		p.KernelGroups = kernelGroups()
 	}
 	p.PKeys, err = readPKeys(d.sysfs.FS(), port, int(a.pkey_tbl_len))
 	return p, refused("query_pkey", d.portName(port), err)

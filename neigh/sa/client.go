@@ -54,8 +54,8 @@ func (c *Client) Step(now time.Time, ev Event, out []Action) []Action {
 		c.light()
 	case LIDChange:
 		c.normal()
-	case KernelInterface:
-		c.groups.kernelChanged(ev.Present)
+	case KernelGroups:
+		c.groups.kernelChanged(ev.MGIDs)
 	case Received:
 		c.requests.receive(ev)
 	case SendFailed:

@@ -41,9 +41,9 @@
 //
 // The kernel's own IPoIB interfaces on the same port join and leave the same groups, and
 // their leaving ends the memberships of this client. So memberships are renewed: the
-// broadcast group each minute, others each ten minutes, and all of them when such an
-// interface changes. And the client never leaves the broadcast group, nor any other group
-// while such an interface exists. The subnet manager drops the memberships of a port that
+// broadcast group each minute, others each ten minutes, and all of them when the kernel wants
+// fewer groups than before ([KernelGroups]). And the client leaves neither a broadcast group
+// nor a group that the kernel wants. The subnet manager drops the memberships of a port that
 // goes down.
 //
 // # Events

@@ -35,9 +35,9 @@ type SMChange struct{}
 // LIDChange reports LID_CHANGE.
 type LIDChange struct{}
 
-// KernelInterface reports that netdevs of type 32 (InfiniBand) on this port changed, and whether there is one now. It
-// joins and leaves the same groups by itself, in the name of the same port.
-type KernelInterface struct{ Present bool }
+// KernelGroups reports the groups that the kernel's own IPoIB interfaces on this port want, without their broadcast
+// groups, when they have changed. The kernel joins and leaves them by itself, in the name of the same port.
+type KernelGroups struct{ MGIDs []hca.GID }
 
 // Received is a MAD that arrived on the SA queue pair.
 type Received struct {
@@ -91,7 +91,7 @@ func (PortDown) event()        {}
 func (Reregister) event()      {}
 func (SMChange) event()        {}
 func (LIDChange) event()       {}
-func (KernelInterface) event() {}
+func (KernelGroups) event()    {}
 func (Received) event()        {}
 func (SendFailed) event()      {}
 func (Join) event()            {}

@@ -17,7 +17,7 @@ type groups struct {
 
 	list   []*group // in the order of their first join
 	byMGID map[hca.GID]*group
-	kernel bool // a netdev of type 32 exists on the port
+	kernel map[hca.GID]bool // those that the kernel's interfaces want
 }
 
 func (gs *groups) init(s *step, p *port, q *requests, sv *service) {
@@ -124,7 +124,7 @@ func (gs *groups) missing(g *group) (why Reason, ready bool) {
 // deleted, and must not be if the kernel may have the same one: always for the broadcast group, because the kernel's
 // interface may be in another network namespace.
 func (gs *groups) settleLeft(g *group) {
-	deletable := !g.isBroadcast() && !gs.kernel && gs.port.usable()
+	deletable := !g.isBroadcast() && !gs.kernel[g.mgid] && gs.port.usable()
 	switch {
 	case !deletable || g.held == 0:
 		gs.remove(g)
@@ -219,11 +219,19 @@ func (gs *groups) lead(b *group, changed bool) {
 	}
 }
 
-// kernelChanged notes that the kernel's interfaces may have ended memberships.
-func (gs *groups) kernelChanged(present bool) {
-	gs.kernel = present
+// kernelChanged replaces the groups that the kernel's interfaces want. If one has left a group, it may have ended
+// memberships, also in the broadcast group.
+func (gs *groups) kernelChanged(mgids []hca.GID) {
+	before := gs.kernel
+	gs.kernel = make(map[hca.GID]bool, len(mgids))
+	for _, mgid := range mgids {
+		gs.kernel[mgid] = true
+		delete(before, mgid)
+	}
 	for _, g := range gs.all() {
 		gs.settle(g, 0)
 	}
-	gs.again(kernelDelay, 0)
+	if len(before) > 0 {
+		gs.again(kernelDelay, 0)
+	}
 }

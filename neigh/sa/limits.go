@@ -55,7 +55,7 @@ const (
 	// rejoinSpread is the longest wait before a join after Reregister and the like: a restarted subnet manager asks all
 	// hosts at once.
 	rejoinSpread = 500 * time.Millisecond
-	// kernelDelay is the wait after a change of the kernel's interfaces, which by then have left their groups.
+	// kernelDelay is the wait after the kernel's interfaces want fewer groups: by then they have left the others.
 	kernelDelay = 100 * time.Millisecond
 	// The first rejoin after an event is sent at once, the second rushPause after it, and others each flurryPause, until
 	// there was none for calmTime. So two events in a row lose nothing, and a flurry of them floods nothing.

@@ -18,7 +18,7 @@ type world struct {
 	rng    *rand.Rand
 	subnet *subnet
 	view   Port
-	kernel bool
+	kernel map[hca.GID]bool // groups
 	loss   int // MADs lost in each direction, of 100
 	wanted map[hca.GID]map[Owner]bool
 	joined map[hca.GID]map[Owner]Group // by the actions
@@ -79,7 +79,7 @@ func (w *world) do(ev Event) {
 // send passes a MAD to the subnet manager, and puts its answer on the way back.
 func (w *world) send(a Send) {
 	h, member, _ := parse(w.tb, a.MAD)
-	if h.Method == mad.MethodDelete && (member.MGID == broadcastOf(member.MGID) || w.kernel) {
+	if h.Method == mad.MethodDelete && (member.MGID == broadcastOf(member.MGID) || w.kernel[member.MGID]) {
 		w.tb.Fatalf("Delete of %v, kernel %v", member.MGID, w.kernel)
 	}
 	if a.DLID != w.view.SMLID {
@@ -145,7 +145,7 @@ func (w *world) event() {
 		w.wanted[g][owner] = true
 		w.do(Join{Owner: owner, MGID: g, SendOnly: w.rng.IntN(3) == 0})
 	case 4, 5, 6:
-		if len(w.wanted[g]) == 1 && w.wanted[g][owner] && (w.kernel || g == broadcastOf(g)) {
+		if len(w.wanted[g]) == 1 && w.wanted[g][owner] && (w.kernel[g] || g == broadcastOf(g)) {
 			w.excess[g] = true
 		}
 		delete(w.wanted[g], owner)
@@ -205,18 +205,27 @@ func (w *world) portGoes(state hca.PortState) {
 	w.do(w.view)
 }
 
-// kernelChanges makes an interface of the kernel come, or go and end the memberships in a group in the port's name.
+// kernelChanges makes the kernel want other groups. It leaves those that it no longer wants in the port's name.
 func (w *world) kernelChanges() {
-	w.kernel = !w.kernel
+	before := w.kernel
+	w.kernel = map[hca.GID]bool{}
+	var ev KernelGroups
 	for _, g := range w.client.Groups() {
-		switch {
-		case w.kernel && len(g.Owners) == 0:
-			w.excess[g.MGID] = true
-		case !w.kernel && w.rng.IntN(2) == 0:
-			delete(w.subnet.members, g.MGID)
+		if g.MGID != broadcastOf(g.MGID) && w.rng.IntN(2) == 0 {
+			w.kernel[g.MGID] = true
+			ev.MGIDs = append(ev.MGIDs, g.MGID)
+			if len(g.Owners) == 0 {
+				w.excess[g.MGID] = true
+			}
 		}
 	}
-	w.do(KernelInterface{Present: w.kernel})
+	for g := range before {
+		if !w.kernel[g] {
+			delete(w.subnet.members, g)
+			delete(w.excess, g)
+		}
+	}
+	w.do(ev)
 }
 
 // move makes another subnet manager take over.

@@ -17,7 +17,7 @@ import (
 // TestTranscripts plays testdata/*.txt (see package transcript). An input is
 //
 //	port STATE [lid N] [sm N] [sl N] [timeout N] [gid HOST] [pkeys N,N]    other values are those of the last one
-//	down | reregister | smchange | lidchange | kernel on|off
+//	down | reregister | smchange | lidchange | kernel [group]...
 //	join OWNER GROUP [send-only] | leave OWNER GROUP
 //	want HOST [class N] [sl N] | refresh HOST [class N] [sl N]
 //	failed TRANSACTION         its Send failed
@@ -362,7 +362,11 @@ func (p *player) event(w []string) Event {
 	case "lidchange":
 		return LIDChange{}
 	case "kernel":
-		return KernelInterface{Present: w[1] == "on"}
+		var ev KernelGroups
+		for _, name := range w[1:] {
+			ev.MGIDs = append(ev.MGIDs, p.group(name))
+		}
+		return ev
 	case "join":
 		return Join{Owner: p.owner(w[1]), MGID: p.group(w[2]), SendOnly: len(w) > 3 && w[3] == "send-only"}
 	case "leave":

@@ -45,8 +45,8 @@ type Port struct {
 	wake      chan struct{}
 	queue     *queue // in use; nil: none
 	inbox     []sa.Event
-	pkeyIndex uint16 // for MADs
-	kernel    [2]int // the kernel's IPoIB interfaces on the port, and those that are up
+	pkeyIndex uint16    // for MADs
+	kernel    []hca.GID // the groups that the kernel's interfaces want
 	users     []*User
 	nextOwner sa.Owner
 	stopped   bool
@@ -105,13 +105,12 @@ func (p *Port) View(attr hca.PortAttr) {
 	}
 	p.mu.Lock()
 	p.pkeyIndex = defaultPKeyIndex(attr.PKeys)
-	kernel := [2]int{attr.KernelIPoIB, attr.KernelIPoIBUp}
-	changed := kernel != p.kernel
-	p.kernel = kernel
+	changed := !slices.Equal(p.kernel, attr.KernelGroups)
+	p.kernel = attr.KernelGroups
 	p.mu.Unlock()
 	p.put(view)
 	if changed {
-		p.put(sa.KernelInterface{Present: attr.KernelIPoIB > 0})
+		p.put(sa.KernelGroups{MGIDs: attr.KernelGroups})
 	}
 }
 

@@ -305,38 +305,41 @@ func TestDefaultPartitionMoves(t *testing.T) {
 	})
 }
 
-// The kernel's own IPoIB interface on the port uses the same memberships. While there is one, none is left, and when it has
-// gone down or up, they are set again.
-func TestKernelInterface(t *testing.T) {
+// The kernel's own IPoIB interfaces on the port use the same memberships. A group that they want is not left, and when they
+// have left one, all memberships are set again.
+func TestKernelGroups(t *testing.T) {
 	onPort(t, func(t *testing.T, r *rig) {
 		u := r.user()
 		u.Join(broadcast, false)
 		u.Join(mdns, false)
 		until(t, time.Second, "a member", joined(u))
-		for _, up := range []int{1, 0} {
-			time.Sleep(35 * time.Second) // the membership is renewed each minute
+		for _, c := range []struct {
+			wanted []hca.GID
+			joins  int
+		}{{[]hca.GID{mdns}, 0}, {nil, 1}, {[]hca.GID{mdns}, 0}} {
+			time.Sleep(35 * time.Second) // a flurry is over
 			before := r.asked(mad.MethodSet, mdns)
-			r.at.Change(func(a *hca.PortAttr) { a.KernelIPoIB, a.KernelIPoIBUp = 1, up })
+			r.at.Change(func(a *hca.PortAttr) { a.KernelGroups = c.wanted })
 			for range 2 {
 				r.port.View(r.at.Attr())
 				time.Sleep(time.Second)
 			}
-			if n := r.asked(mad.MethodSet, mdns) - before; n != 1 {
-				t.Errorf("%d joins after it went %d", n, up)
+			if n := r.asked(mad.MethodSet, mdns) - before; n != c.joins {
+				t.Errorf("%d joins when the kernel wants %v", n, c.wanted)
 			}
 		}
 		u.Leave(mdns)
 		time.Sleep(time.Second)
 		if got := r.sa.Members(mdns); !slices.Equal(got, []uint16{ownLID}) {
-			t.Errorf("members %v while there is an interface of the kernel", got)
+			t.Errorf("members %v of a group that the kernel wants", got)
 		}
 		u.Join(mdns, false)
-		r.at.Change(func(a *hca.PortAttr) { a.KernelIPoIB, a.KernelIPoIBUp = 0, 0 })
+		r.at.Change(func(a *hca.PortAttr) { a.KernelGroups = nil })
 		r.port.View(r.at.Attr())
 		u.Leave(mdns)
 		time.Sleep(time.Second)
 		if got := r.sa.Members(mdns); len(got) != 0 {
-			t.Errorf("members %v, want none without that interface", got)
+			t.Errorf("members %v, want none", got)
 		}
 	})
 }

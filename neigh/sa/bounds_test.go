@@ -94,6 +94,53 @@ func TestManyPathsWithLoss(t *testing.T) {
 	}
 }
 
+// An SA that answers 20 requests a second, one after the other, gets few of them twice: their pauses follow its answers.
+func TestSlowSubnetAdministrator(t *testing.T) {
+	const each = 50 * time.Millisecond
+	b, s := newBench(t, 1), newSubnet()
+	for i := range 200 {
+		s.hosts[hostOf(i)] = uint16(i + 1)
+	}
+	type answer struct {
+		at time.Time
+		ev Event
+	}
+	var queue []answer
+	var free time.Time // when the SA has answered all
+	found, sent := 0, 0
+	act := func(actions []Action) {
+		for _, a := range actions {
+			switch a := a.(type) {
+			case Send:
+				if sent++; b.now.After(free) {
+					free = b.now
+				}
+				free = free.Add(each)
+				queue = append(queue, answer{free, answerTo(s, a)})
+			case PathFound:
+				found++
+			}
+		}
+	}
+	act(b.step(activePort))
+	for i := range 200 {
+		act(b.step(WantPath{PathKey{DGID: hostOf(i), PKey: 0xffff}}))
+	}
+	for end := b.now.Add(time.Minute); b.now.Before(end) && found < 200; b.now = b.now.Add(each / 10) {
+		for len(queue) > 0 && !queue[0].at.After(b.now) {
+			ev := queue[0].ev
+			queue = queue[1:]
+			act(b.client.Step(b.now, ev, nil))
+		}
+		act(b.client.Step(b.now, Tick{}, nil))
+	}
+	st := b.client.Stats()
+	t.Logf("%d paths after %v, %d requests, %d answers too many", found, b.now.Sub(epochTime), sent, st.Refused[RefuseLate])
+	if found != 200 || sent > 2*200 {
+		t.Errorf("want 200 paths by at most twice as many requests")
+	}
+}
+
 // Groups beyond the bound are refused, and the others are joined 16 at a time.
 func TestGroupsAreBounded(t *testing.T) {
 	b, s := newBench(t, 1), newSubnet()
@@ -198,7 +245,7 @@ func TestMembershipsGoFirst(t *testing.T) {
 	t.Error("no join")
 }
 
-// A pause is as long as the SA has been silent, between 0.5 and 16 s. From the fourth on it is jittered, and never less
+// A pause is as long as the SA has been silent, between 0.5 and 16 s, and longer than its answers take. From the fourth on it is jittered, and never less
 // than the specification allows an answer to take, unless the SA answers others.
 func TestPauses(t *testing.T) {
 	const any18, small = 2147483648 * time.Nanosecond, 1 // SubnetTimeout 18 is 1.07 s, twice
@@ -216,8 +263,8 @@ func TestPauses(t *testing.T) {
 		{4, 4 * time.Second, never, small, 3500 * time.Millisecond, 4500 * time.Millisecond},
 		{5, 8 * time.Second, never, small, 7 * time.Second, 9 * time.Second},
 		{60, never, never, small, 14 * time.Second, 18 * time.Second},
-		{60, never, time.Second, small, time.Second, time.Second},
-		{60, never, 0, 18, firstPause, firstPause},
+		{60, never, time.Second, small, 875 * time.Millisecond, 1125 * time.Millisecond},
+		{60, never, 0, 18, firstPause * 7 / 8, firstPause * 9 / 8},
 		{60, time.Second, never, 18, any18 * 7 / 8, any18 * 9 / 8},
 		{4, time.Second, never, 31, 14 * time.Second, 18 * time.Second},
 	} {
@@ -226,8 +273,12 @@ func TestPauses(t *testing.T) {
 			b.client.Step(b.now, Port{State: hca.PortActive, SMLID: 1, SubnetTimeout: c.timeout}, nil)
 			q := &b.client.requests
 			q.heard = b.now.Add(-c.heard)
-			if d := q.pause(&request{tries: c.tries, first: b.now.Add(-c.age), last: b.now}); d < c.from || d > c.to {
+			r := &request{tries: c.tries, first: b.now.Add(-c.age), last: b.now}
+			if d := q.pause(r); d < c.from || d > c.to {
 				t.Errorf("%+v: %v", c, d)
+			}
+			if q.slowest = slotTime; q.pause(r) < busyPause*7/8 {
+				t.Errorf("%+v: %v while the answers take %v", c, q.pause(r), slotTime)
 			}
 		}
 	}

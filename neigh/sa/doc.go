@@ -8,18 +8,17 @@
 // A request belongs to what it is about: a membership, a path, or the ClassPortInfo. So
 // however many interfaces ask, the same question is asked once at a time. At most 16
 // requests of a port are outstanding; the others wait, memberships before paths. A
-// request without an answer is repeated after 0.5, 1, 2 and 4 s, and then less and less
-// often, up to every 16 s: each pause is as long as the SA has been silent. While it
-// answers other requests, the request is repeated every 0.5 s, because only MADs are lost.
-// The SA's first answer after a silence shortens all pauses to that. A request stops being
-// outstanding after 0.5 s, so that 16 lost MADs do not hold up all others, but its answer
-// still counts. If the SA has answered faster lately, it stops after four times as long as
-// the slowest answer took, or 0.1 s.
+// request without an answer is repeated 0.5, 1, 2 and 4 s after the first try, and then less
+// and less often, up to every 16 s: each pause is as long as the SA has been silent. While it
+// answers other requests, the pauses are as short as 0.5 s, because most likely only MADs are
+// lost. A request stops being outstanding after 0.5 s, so that 16 lost MADs do not hold up
+// all others, but its answer still counts. If the SA has answered faster lately, it stops
+// after four times as long as the slowest answer took, but not before 0.1 s. A second answer
+// shows that a request was repeated too early: then pauses are up to 2 s, and slots 0.5 s.
 //
 // The specification gives the SA longer than 0.5 s to answer: twice the SubnetTimeout of
-// the port, and the RespTimeValue of its ClassPortInfo. While it answers nothing, that time
-// is the least pause after three tries, and a missing answer is not reported before it is
-// over.
+// the port, and the RespTimeValue of its ClassPortInfo. While the SA is silent, that time
+// is the least pause from the fourth on. No missing answer is reported before it is over.
 //
 // Only an answer counts that comes from QP1 of the SM LID, has the transaction and the
 // kind of an open request, and is about the same group or port. All others are counted

@@ -86,16 +86,16 @@ type RefreshPath struct{ Key PathKey }
 // Tick has no effect but the passing of time; see [Client.NextDeadline].
 type Tick struct{}
 
-func (Port) event()            {}
-func (PortDown) event()        {}
-func (Reregister) event()      {}
-func (SMChange) event()        {}
-func (LIDChange) event()       {}
-func (KernelGroups) event()    {}
-func (Received) event()        {}
-func (SendFailed) event()      {}
-func (Join) event()            {}
-func (Leave) event()           {}
-func (WantPath) event()        {}
-func (RefreshPath) event()     {}
-func (Tick) event()            {}
+func (Port) event()         {}
+func (PortDown) event()     {}
+func (Reregister) event()   {}
+func (SMChange) event()     {}
+func (LIDChange) event()    {}
+func (KernelGroups) event() {}
+func (Received) event()     {}
+func (SendFailed) event()   {}
+func (Join) event()         {}
+func (Leave) event()        {}
+func (WantPath) event()     {}
+func (RefreshPath) event()  {}
+func (Tick) event()         {}

@@ -24,9 +24,9 @@ const (
 // [requests.patience]. With OpenSM's values that is 2.4 s, in which one lost MAD would be felt, so the first tries are
 // closer together: a repeated request costs the SA little, and its answer to an earlier try counts.
 const (
-	// slotTime is how long a request counts as outstanding: longer than any answer of an SA that is not overloaded, so
-	// it is also the least time-out. While the SA answers, it is slotFactor times as long as the slowest of its recent
-	// answers took, if that is less, and at least leastSlot.
+	// slotTime is the longest that a request counts as outstanding: longer than any answer of an SA that is not overloaded.
+	// While the SA answers, it is slotFactor times as long as the slowest of its recent answers took, if that is less, but
+	// at least leastSlot.
 	slotTime   = 500 * time.Millisecond
 	leastSlot  = 100 * time.Millisecond
 	slotFactor = 4

@@ -58,7 +58,7 @@ func broadcastOf(g hca.GID) hca.GID {
 //	any             | waiting | the port is unusable               | JoinFailed, or Left without an owner
 //
 // While a request is sent, nothing about the membership is decided: the SA must see Set and Delete in the order of the
-// decisions. [groups.settle] decides at its end, after the answer or after slotTime.
+// decisions. [groups.settle] decides at its end, after the answer or after its slot.
 type groupState uint8
 
 const (

@@ -19,7 +19,7 @@ type world struct {
 	subnet *subnet
 	view   Port
 	kernel map[hca.GID]bool // groups
-	loss   int // MADs lost in each direction, of 100
+	loss   int              // MADs lost in each direction, of 100
 	wanted map[hca.GID]map[Owner]bool
 	joined map[hca.GID]map[Owner]Group // by the actions
 	excess map[hca.GID]bool            // memberships that the client may leave behind

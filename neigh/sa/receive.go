@@ -42,6 +42,9 @@ func (q *requests) receive(ev Received) {
 	r, why := q.match(ev, &h)
 	if r == nil {
 		q.step.stats.Refused[why]++
+		if why == RefuseLate { // a second answer: the request was repeated too early
+			q.slowest = slotTime
+		}
 		return
 	}
 	q.hear()
@@ -50,11 +53,15 @@ func (q *requests) receive(ev Received) {
 	}
 	if h.Status.Busy() {
 		q.step.stats.Busy++
-		if r.state != requestSent {
-			return // it waits already
-		}
 		pause := min(firstPause<<min(r.tries-1, 8), busyPause)
-		q.postpone(r, q.step.now.Add(pause+q.step.upTo(pause/4)), ReasonBusy)
+		at := q.step.now.Add(pause + q.step.upTo(pause/4))
+		switch {
+		case r.state == requestSent:
+			q.postpone(r, at, ReasonBusy)
+		case r.state == requestResting && at.After(r.at): // the answer has taken longer than the slot
+			q.alarms.set(r, at)
+			r.subject.unanswered(ReasonBusy)
+		}
 		return
 	}
 	q.step.stats.Answered++

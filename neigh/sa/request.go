@@ -233,17 +233,21 @@ func (q *requests) slot() time.Duration {
 }
 
 // pause returns the time from the latest try of r, which was not answered, to the next one: as long as the SA has been
-// silent until that try, since r began. While it answers other requests, only MADs are lost, and waiting relieves nothing.
+// silent until that try, since r began, but longer than its answers take. While it answers others, most likely only MADs
+// are lost.
 func (q *requests) pause(r *request) time.Duration {
 	since := r.first
 	if q.heard.After(since) {
 		since = q.heard
 	}
-	d := max(min(r.last.Sub(since), maxPause), firstPause)
-	if q.alive() || r.tries <= quickTries {
+	d := max(min(r.last.Sub(since), maxPause), firstPause, min(slotFactor*q.slowest, busyPause))
+	if r.tries <= quickTries {
 		return d
 	}
-	return q.step.jitter(max(d, q.patience()))
+	if !q.alive() {
+		d = max(d, q.patience())
+	}
+	return q.step.jitter(d)
 }
 
 // patience is how long an answer may take by the specification (IBA 13.4.6.2): the way through the subnet twice, and

@@ -25,12 +25,13 @@
 //
 // A fault uses the backend's own behaviour where possible. A failing send is posted
 // with an invalid L_Key, so the backend fails it, moves the queue pair (to SQE, if the
-// backend implements it) and flushes the later sends. If the backend refuses to post it, the
-// send is posted unchanged, and only its completion is falsified. The kinds that end in ERR move the
-// queue pair there with Modify before the completion is reported. The *_flush_* kinds
-// report the failed request as flushed, so that no completion shows the cause. With
-// recv_bad_key and cq_small, the backend does everything else: it fails a receive that it
-// cannot write to, and it overruns a CQ and reports the event, if it has one.
+// backend implements it) and flushes the later sends. A backend may refuse to post it:
+// then the send is posted unchanged, the message goes out, and its completion is reported
+// as failed; the queue pair stays in RTS. The kinds that end in ERR move the queue pair
+// there with Modify before the completion is reported. The *_flush_* kinds report the
+// failed request as flushed, so that no completion shows the cause. With recv_bad_key and
+// cq_small, the backend does everything else: it fails a receive that it cannot write to,
+// and it overruns a CQ and reports the event, if it has one.
 //
 //	fault              | lasts until
 //	cq_overrun         | the CQ is closed

@@ -202,7 +202,7 @@ func (m *membership) findPath(want neigh.FindPath) bool {
 	return true
 }
 
-// asking reports whether the subnet administrator has not answered yet about the broadcast group.
+// asking reports whether the result of joining the broadcast group is still awaited.
 func (m *membership) asking() bool {
 	_, granted := m.granted[m.broadcast]
 	return m.user != nil && !granted && m.failed == nil

@@ -376,10 +376,12 @@ func (r *recovery) follow() device.View {
 	}
 }
 
-// joining reports whether the device is back, and all that is missing is the answer of the subnet administrator about the
-// broadcast group: the memberships have ended with the former session. The answer, or its absence, comes within seconds.
+// joining reports whether the device is back, and the interface only awaits the subnet administrator's answer about the
+// broadcast group: the memberships ended with the former session. The client reports an answer, or that there is none,
+// within 20 s. A port that a reset has taken down is not waited for.
 func (r *recovery) joining(err error) bool {
-	return r.ladder.State() == qprecovery.Detached && errors.Is(err, port.ErrNoGroup) && r.fabric.member.asking()
+	waits := r.ladder.State() == qprecovery.Detached || r.ladder.State() == qprecovery.GivenUp
+	return waits && errors.Is(err, port.ErrNoGroup) && r.fabric.member.asking()
 }
 
 // ErrNothing reports that there is nothing to reset, and nothing to send with.

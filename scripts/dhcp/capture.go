@@ -21,7 +21,7 @@ const (
 	Reply   = "2" // of a server
 )
 
-// Messages returns those with an op in a capture, by transaction, type and seconds.
+// Messages returns the messages with an op in a capture, by transaction, type and seconds.
 func Messages(t *testing.T, path, op string) map[string]Message {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "tshark", "-n", "-r", path, "-Y", "dhcp.type == "+op, "-o", "udp.check_checksum:TRUE", "-T", "fields",

@@ -8,7 +8,7 @@ import (
 // Place is a folder for the files of one program, where it runs.
 type Place struct {
 	Dir   string
-	Write func(path, text string) // of a file, which is executable afterwards
+	Write func(path, text string) // writes an executable file
 }
 
 func (p Place) write(name, text string) (path string) {
@@ -20,7 +20,7 @@ func (p Place) write(name, text string) (path string) {
 // Server returns the command of a DHCP server for the clients on a netdev: they get 10.44.0.first to 10.44.0.last.
 type Server func(p Place, dev string, first, last int) []string
 
-// Kea is that of the Internet Systems Consortium, dhcpd its predecessor.
+// Kea returns the command of Kea.
 func Kea(p Place, dev string, first, last int) []string {
 	conf := p.write("kea.json", fmt.Sprintf(`{"Dhcp4": {"interfaces-config": {"interfaces": [%q]}, "authoritative": true,
 		"lease-database": {"type": "memfile", "persist": false}, "valid-lifetime": 3600,
@@ -29,7 +29,7 @@ func Kea(p Place, dev string, first, last int) []string {
 	return []string{"env", "KEA_LOCKFILE_DIR=none", "KEA_PIDFILE_DIR=" + p.Dir, "kea-dhcp4", "-c", conf}
 }
 
-// Dhcpd is ISC's first server.
+// Dhcpd returns the command of ISC's dhcpd, which precedes Kea.
 func Dhcpd(p Place, dev string, first, last int) []string {
 	conf := p.write("dhcpd.conf", fmt.Sprintf("authoritative; ping-check false; default-lease-time 3600;\n"+
 		"subnet 10.44.0.0 netmask 255.255.255.0 { range 10.44.0.%d 10.44.0.%d; }\n", first, last))
@@ -37,13 +37,14 @@ func Dhcpd(p Place, dev string, first, last int) []string {
 	return []string{"dhcpd", "-f", "-d", "-4", "--no-pid", "-user", "root", "-group", "root", "-cf", conf, "-lf", leases, dev}
 }
 
-// Dnsmasq is the one of small networks.
+// Dnsmasq returns the command of dnsmasq.
 func Dnsmasq(p Place, dev string, first, last int) []string {
 	pool := fmt.Sprintf("--dhcp-range=10.44.0.%d,10.44.0.%d,255.255.255.0,1h", first, last)
 	return append(dnsmasq(p, dev), "--no-ping", pool)
 }
 
-// DnsmasqIPv6 is dnsmasq for DHCPv6, with router advertisements: its pool begins with the prefix, such as fd44::6, and 1.
+// DnsmasqIPv6 returns the command of dnsmasq for DHCPv6 and router advertisements. Its pool is prefix:1 to prefix:ff; a
+// prefix is such as fd44::6.
 func DnsmasqIPv6(p Place, dev, prefix string) []string {
 	return append(dnsmasq(p, dev), "--enable-ra", fmt.Sprintf("--dhcp-range=%[1]s:1,%[1]s:ff,slaac,64,1h", prefix))
 }
@@ -56,14 +57,14 @@ func dnsmasq(p Place, dev string) []string {
 	}
 }
 
-// Dhclient returns the command of ISC's client for a netdev. It adds the leased address to that, as the other clients do.
+// Dhclient returns the command of ISC's client, which adds the leased address to a netdev. So do the other clients.
 func Dhclient(p Place, dev string) []string {
 	script := p.write("script", "#!/bin/sh\ncase $reason in BOUND|RENEW|REBIND|REBOOT) ip address replace $new_ip_address/24 dev $interface;; esac\n")
 	conf := p.write("dhclient.conf", "timeout 20; retry 1; initial-interval 1;\n")
 	return append(dhclient(p, script, conf), "-4", dev)
 }
 
-// DhclientIPv6 is the same for DHCPv6.
+// DhclientIPv6 is Dhclient for DHCPv6.
 func DhclientIPv6(p Place, dev string) []string {
 	script := p.write("script", "#!/bin/sh\ncase $reason in BOUND6|RENEW6|REBIND6) ip -6 address replace $new_ip6_address/128 dev $interface;; esac\n")
 	return append(dhclient(p, script, "/dev/null"), "-6", dev)
@@ -73,14 +74,14 @@ func dhclient(p Place, script, conf string) []string {
 	return []string{"dhclient", "-d", "-cf", conf, "-sf", script, "-lf", filepath.Join(p.Dir, "leases"), "-pf", filepath.Join(p.Dir, "pid")}
 }
 
-// Udhcpc is busybox's.
+// Udhcpc returns the command of busybox's client.
 func Udhcpc(p Place, dev string) []string {
 	script := p.write("script", "#!/bin/sh\ncase $1 in bound|renew) ip address replace $ip/24 dev $interface;; esac\n")
 	return []string{"udhcpc", "-f", "-t", "20", "-T", "1", "-i", dev, "-s", script}
 }
 
-// Networkd is systemd-networkd with the settings of its only network. It waits for udev unless /sys is read-only, and
-// keeps its state in /run/systemd. It needs the user systemd-network.
+// Networkd returns the command of systemd-networkd with the settings of its only network. It waits for udev unless /sys is
+// read-only, and keeps its state in /run/systemd. It needs the user systemd-network.
 func Networkd(p Place, dev, settings string) []string {
 	network := p.write("50-all.network", "[Match]\nName="+dev+"\n[Network]\n"+settings)
 	return []string{
@@ -90,5 +91,5 @@ func Networkd(p Place, dev, settings string) []string {
 	}
 }
 
-// NetworkdIPv4 are the settings of a DHCP client.
+// NetworkdIPv4 are the settings of a DHCPv4 client.
 const NetworkdIPv4 = "DHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n"

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// slower is how much longer than on an idle machine a repair may take in a guest, whose processor is emulated: ten times as
-// slow, on a machine that may be busy.
+// slower is the factor allowed over the goal: 10 for the emulated processor, 10 for a busy machine.
 const slower = 100
 
 // hcaFaults are faults of an HCA, with arguments of ipoibd, the highest rung that repairs them, and the goal for the time from

@@ -19,8 +19,8 @@ func kernelGroups() []hca.GID {
 	return parseDevMcast(string(text))
 }
 
-// parseDevMcast returns the groups in the text of devMcast whose addresses are those of IPoIB: 4 bytes, of which the last
-// three are the multicast QPN, and the MGID (RFC 4391 section 9.1.1).
+// parseDevMcast returns the groups in the text of devMcast whose addresses are those of IPoIB: a byte of flags, the
+// multicast QPN in three bytes, and the MGID (RFC 4391 section 9.1.1).
 //
 //	5    ib0             1     0     00ffffffff12401bffff000000000000000000fb
 func parseDevMcast(text string) (out []hca.GID) {

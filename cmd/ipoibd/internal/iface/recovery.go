@@ -377,8 +377,8 @@ func (r *recovery) follow() device.View {
 }
 
 // joining reports whether the device is back, and the interface only awaits the subnet administrator's answer about the
-// broadcast group: the memberships ended with the former session. The client reports an answer, or that there is none,
-// within 20 s. A port that a reset has taken down is not waited for.
+// broadcast group: the memberships ended with the former session. The client reports an answer, or its absence, within
+// 20 s. A port that a reset has taken down is not waited for.
 func (r *recovery) joining(err error) bool {
 	waits := r.ladder.State() == qprecovery.Detached || r.ladder.State() == qprecovery.GivenUp
 	return waits && errors.Is(err, port.ErrNoGroup) && r.fabric.member.asking()

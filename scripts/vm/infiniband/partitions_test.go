@@ -100,7 +100,11 @@ func (p *pair) requireSeparate(t *testing.T, n network) {
 	limited := partitioned[n]
 	received := func(host int) string {
 		if host == ours { // the kernel also counts the daemon's own queries
-			return fmt.Sprint(p.status(t, limited.devs[ours]).Counters["rx_received"])
+			n, ok := p.status(t, limited.devs[ours]).Counters["rx_received"]
+			if !ok {
+				t.Fatal("the status has no counter rx_received")
+			}
+			return fmt.Sprint(n)
 		}
 		return read(p.guests[host], "/sys/class/net/"+limited.devs[host]+"/statistics/rx_packets")
 	}

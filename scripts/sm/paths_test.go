@@ -57,8 +57,7 @@ func TestManyPathsFromOpenSM(t *testing.T) {
 	})
 	took := time.Since(start)
 	grown := inUse() - before
-	flood.kill()
-	s.disconnect(flood)
+	s.eventually("osmtest ends", flood.over)
 	if len(s.Membership(0, broadcast)) == 0 {
 		t.Error("the port is no member of the broadcast group")
 	}

@@ -209,8 +209,7 @@ func (s *Subnet) logOf(port int) string {
 // time-out, and a standby that takes over often does.)
 func (s *Subnet) MoveSM() {
 	s.tb.Helper()
-	s.opensm.kill()
-	s.disconnect(s.opensm)
+	s.detach(s.opensm)
 	s.opensm = s.startSMOn(toolPort)
 	s.waitUp(toolPort)
 }
@@ -224,8 +223,9 @@ func (s *Subnet) waitUp(port int) {
 	})
 }
 
-// disconnect tells ibsim that a client has been killed. It would lose the next packet to that client otherwise.
-func (s *Subnet) disconnect(p *program) {
+// detach kills a program that runs on ibsim and disconnects it there. ibsim would lose the next packet to it otherwise.
+// The number of its connection is read before: once it is dead, the loss of a packet to it ends the connection, too.
+func (s *Subnet) detach(p *program) {
 	s.tb.Helper()
 	client := regexp.MustCompile(fmt.Sprintf(`Client (\d+): pid %d `, p.cmd.Process.Pid))
 	s.command("Attached")
@@ -235,6 +235,7 @@ func (s *Subnet) disconnect(p *program) {
 		found = client.FindStringSubmatch(string(output))
 		return found != nil
 	})
+	p.kill()
 	s.command("X %s", found[1])
 }
 
@@ -365,7 +366,7 @@ func (s *Subnet) ChangeLID(i int, lid uint16) {
 // RestartSM kills OpenSM and starts it again. It has then forgotten all memberships and, if fresh, all LIDs.
 func (s *Subnet) RestartSM(fresh bool) {
 	s.tb.Helper()
-	s.opensm.kill()
+	s.detach(s.opensm)
 	if !fresh {
 		s.startSM()
 		return
@@ -386,7 +387,7 @@ func (s *Subnet) forgetLIDs() {
 // LIDs that they have, and has forgotten all memberships. MoveLID returns once it answers.
 func (s *Subnet) MoveLID(i int, lid uint16) {
 	s.tb.Helper()
-	s.opensm.kill()
+	s.detach(s.opensm)
 	s.forgetLIDs()
 	s.ChangeLID(i, lid)
 	s.eventually(fmt.Sprintf("host %d has LID %d", i, lid), func() bool { return s.Port(i).LID == lid })

@@ -206,10 +206,10 @@ func (f *Iface) lost(ctx context.Context) error {
 func (f *Iface) wind() {
 	f.ends()
 	f.rec.stop("stopping")
-	if !f.rec.left { // else the process that continues the interface has joined the same groups of the port
+	if !f.rec.left { // else another process has joined the same groups of the port, and does what is due for the neighbours
 		f.fabric.member.leave()
+		f.passOn()
 	}
-	f.passOn()
 	f.fabric.worker.close()
 	f.host.worker.close()
 	f.lanes.discard(false)

@@ -358,9 +358,39 @@ func (s *Subnet) Unlink(i int) { s.command("Unlink %q[1]", nodeID(firstPort+i)) 
 // Relink undoes Unlink.
 func (s *Subnet) Relink(i int) { s.command("ReLink %q[1]", nodeID(firstPort+i)) }
 
-// ChangeLID changes the LID of a host's port. The subnet manager restores the old one, within about a second.
+// ChangeLID changes the LID of a host's port, and returns once the switch has seen that. OpenSM, which restores the old LID
+// within about a second, is stopped meanwhile: it might be faster than the switch.
 func (s *Subnet) ChangeLID(i int, lid uint16) {
+	s.tb.Helper()
+	s.signalSM(syscall.SIGSTOP)
+	s.eventually("OpenSM has stopped", s.opensm.stopped)
+	s.setLID(i, lid)
+	s.signalSM(syscall.SIGCONT)
+}
+
+func (s *Subnet) signalSM(sig os.Signal) {
+	s.tb.Helper()
+	if err := s.opensm.cmd.Process.Signal(sig); err != nil {
+		s.tb.Fatalf("send %v to OpenSM: %v", sig, err)
+	}
+}
+
+// stopped reports whether all threads of the program are stopped by a signal.
+func (p *program) stopped() bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	for _, name := range stats {
+		if stat, _ := os.ReadFile(name); !bytes.Contains(stat, []byte(") T ")) {
+			return false
+		}
+	}
+	return true
+}
+
+// setLID changes the LID of a host's port, and returns once the switch has seen that.
+func (s *Subnet) setLID(i int, lid uint16) {
+	s.tb.Helper()
 	s.command("Baselid %q[1] %d", nodeID(firstPort+i), lid)
+	s.eventually(fmt.Sprintf("host %d has LID %d", i, lid), func() bool { return s.Port(i).LID == lid })
 }
 
 // RestartSM kills OpenSM and starts it again. It has then forgotten all memberships and, if fresh, all LIDs.
@@ -389,8 +419,7 @@ func (s *Subnet) MoveLID(i int, lid uint16) {
 	s.tb.Helper()
 	s.detach(s.opensm)
 	s.forgetLIDs()
-	s.ChangeLID(i, lid)
-	s.eventually(fmt.Sprintf("host %d has LID %d", i, lid), func() bool { return s.Port(i).LID == lid })
+	s.setLID(i, lid)
 	s.startSM()
 	s.WaitSM()
 }

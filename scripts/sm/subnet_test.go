@@ -171,7 +171,6 @@ func TestForgottenLIDs(t *testing.T) {
 	s := Start(t, Spec{Hosts: 2})
 	wrong := s.Port(1).LID + 40
 	s.ChangeLID(1, wrong)
-	s.eventually("host 1 has another LID", func() bool { return s.Port(1).LID == wrong })
 	s.RestartSM(true)
 	s.eventually("host 1 joins with a LID of the new subnet manager", func() bool {
 		_, err := s.group(1, joinRequest(methodSet, &broadcast, s.GID(1)))

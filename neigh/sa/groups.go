@@ -189,7 +189,8 @@ func (gs *groups) again(after, spread time.Duration) {
 }
 
 // repeat sends the Set of a membership once more, after some time. One that was sent is repeated after its answer,
-// since the SA may have seen it before it forgot.
+// since the SA may have seen it before it forgot. One without an answer is repeated when it would have been without the
+// event, at the latest.
 func (gs *groups) repeat(g *group, after time.Duration) {
 	if g.state != groupJoined && g.state != groupJoining {
 		return
@@ -198,10 +199,12 @@ func (gs *groups) repeat(g *group, after time.Duration) {
 		g.again = true
 		return
 	}
+	at := g.pace.due(gs.step.now, after)
 	if g.req.tries > 0 {
-		gs.requests.cancel(&g.req) // an answer to an earlier try no longer counts
+		gs.requests.renew(&g.req, at)
+		return
 	}
-	gs.requests.start(&g.req, g.pace.due(gs.step.now, after))
+	gs.requests.start(&g.req, at)
 }
 
 // lead begins the joins that have waited for the broadcast group b, and sets others again that follow it, or all if its

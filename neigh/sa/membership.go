@@ -131,8 +131,10 @@ func (g *group) put(data []byte) (mad.Method, mad.Attribute, mad.Mask) {
 		rec.Put(data)
 		return mad.MethodDelete, mad.AttrMCMemberRecord, mad.MaskLeave
 	}
-	if g.req.tries == 0 {
+	if g.req.tries == 0 || g.pace.urged {
 		g.pace.set(g.of.step.now)
+	}
+	if g.req.tries == 0 {
 		g.asked = g.want()
 	}
 	g.held |= g.asked

@@ -24,9 +24,10 @@ import (
 //	sent, resting, queued | idle    | the answer                     | answered
 //	queued                | idle    | until has come                 | unanswered
 //	any                   | idle    | cancel                         |
+//	resting               | queued  | renew, if that is due          |
 //
 // A transaction begins with the first Send and ends with idle. Repeated requests have the same one, so late answers
-// count as long as the question is open.
+// count as long as the question is open. After renew they have another one.
 type requestState uint8
 
 const (
@@ -138,11 +139,34 @@ func (q *requests) cancel(r *request) {
 	}
 	q.alarms.stop(r)
 	if r.tries > 0 {
-		delete(q.byTID, r.tid&tidMask)
-		q.ended[q.endedNext] = r.tid & tidMask
-		q.endedNext = (q.endedNext + 1) % maxEnded
+		q.endTransaction(r)
 	}
 	r.state, r.tries = requestIdle, 0
+}
+
+// renew continues r, which is resting or queued, as another transaction: an answer to an earlier try no longer counts. The
+// next try is at a time, or earlier if that is planned.
+func (q *requests) renew(r *request, at time.Time) {
+	q.endTransaction(r)
+	q.beginTransaction(r)
+	switch {
+	case r.state != requestResting || !at.Before(r.at):
+	case at.After(q.step.now):
+		q.alarms.set(r, at)
+	default:
+		q.enqueue(r)
+	}
+}
+
+func (q *requests) beginTransaction(r *request) {
+	r.tid = q.newTID()
+	q.byTID[r.tid&tidMask] = r
+}
+
+func (q *requests) endTransaction(r *request) {
+	delete(q.byTID, r.tid&tidMask)
+	q.ended[q.endedNext] = r.tid & tidMask
+	q.endedNext = (q.endedNext + 1) % maxEnded
 }
 
 // pump sends queued requests while there are free slots.
@@ -166,9 +190,8 @@ func (q *requests) send(r *request) {
 	buf := make([]byte, mad.Len)
 	method, attr, mask := r.subject.put(buf[mad.DataOffset:])
 	if r.tries == 0 {
-		r.tid, r.first = q.newTID(), q.step.now
-		r.method, r.attr = method, attr
-		q.byTID[r.tid&tidMask] = r
+		q.beginTransaction(r)
+		r.first, r.method, r.attr = q.step.now, method, attr
 	}
 	h := mad.NewRequest(method, attr, r.tid, mask)
 	h.Put(buf)

@@ -224,19 +224,29 @@ func (s *Subnet) waitUp(port int) {
 }
 
 // detach kills a program that runs on ibsim and disconnects it there. ibsim would lose the next packet to it otherwise.
-// The number of its connection is read before: once it is dead, the loss of a packet to it ends the connection, too.
+// The number of its connection is read before: once it is dead, the loss of a packet to it ends the connection, too. detach
+// returns once ibsim has done that: it might give a program that connects the same number.
 func (s *Subnet) detach(p *program) {
 	s.tb.Helper()
 	client := regexp.MustCompile(fmt.Sprintf(`Client (\d+): pid %d `, p.cmd.Process.Pid))
 	s.command("Attached")
-	var found []string
-	s.eventually("ibsim lists its clients", func() bool {
-		output, _ := os.ReadFile(filepath.Join(s.dir, "out"))
-		found = client.FindStringSubmatch(string(output))
-		return found != nil
-	})
+	found := s.awaitPrint("its clients", client)
 	p.kill()
 	s.command("X %s", found[1])
+	done := fmt.Sprintf("# disconnected %d", p.cmd.Process.Pid)
+	s.command("%s", done) // a comment, which it repeats
+	s.awaitPrint("that it has disconnected a client", regexp.MustCompile(done))
+}
+
+// awaitPrint waits until ibsim has printed what matches.
+func (s *Subnet) awaitPrint(what string, match *regexp.Regexp) (found []string) {
+	s.tb.Helper()
+	s.eventually("ibsim prints "+what, func() bool {
+		output, _ := os.ReadFile(filepath.Join(s.dir, "out"))
+		found = match.FindStringSubmatch(string(output))
+		return found != nil
+	})
+	return found
 }
 
 // onSim returns the variables by which a program runs on ibsim, as the node of a port.

@@ -1,0 +1,95 @@
+package kernel_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
+	"ipoibd/link/linktest/nstest"
+)
+
+// A program runs for each packet at its hook, replaces an earlier one, and leaves nothing behind. Classifiers and the qdisc
+// of others stay.
+func TestAttachProgram(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := nstest.Pair(t, 1500)
+	reaches := func() bool { return a.Command("ping", "-c", "1", "-W", "1", nstest.IPv4(1)).Run() == nil }
+	classifiers := func() string {
+		return b.Run("tc", "qdisc", "show", "dev", nstest.Dev, "clsact") + b.Run("sh", "-c",
+			"for at in ingress egress; do tc filter show dev "+nstest.Dev+" $at; done 2>/dev/null || true")
+	}
+	b.Do(func() {
+		drop, pass := result(t, 2), result(t, -1) // TC_ACT_SHOT and TC_ACT_UNSPEC
+		l, err := netlink.LinkByName(nstest.Dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index := l.Attrs().Index
+		for _, hook := range []kernel.Hook{kernel.Ingress, kernel.Egress} {
+			for _, c := range []struct {
+				program int
+				reaches bool
+			}{{drop, false}, {pass, true}, {drop, false}} {
+				if err := kernel.AttachProgram(index, hook, c.program); err != nil {
+					t.Fatal(err)
+				}
+				if got := reaches(); got != c.reaches {
+					t.Errorf("hook %#x: the host reaches the other one: %t; %s", hook, got, classifiers())
+				}
+			}
+			if n := strings.Count(classifiers(), "ipoibd"); n != 1 {
+				t.Errorf("%d classifiers: %s", n, classifiers())
+			}
+			for range 2 {
+				if err := kernel.DetachProgram(index, hook); err != nil {
+					t.Error(err)
+				}
+			}
+			if !reaches() || strings.TrimSpace(classifiers()) != "" {
+				t.Errorf("afterwards: %s", classifiers())
+			}
+		}
+		if err := kernel.AttachProgram(index, kernel.Egress, drop); err != nil {
+			t.Fatal(err)
+		}
+		other := &netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: uint32(kernel.Ingress), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 7},
+			Fd:          pass, Name: "another", DirectAction: true,
+		}
+		if err := netlink.FilterAdd(other); err != nil {
+			t.Fatal(err)
+		}
+		if err := kernel.DetachProgram(index, kernel.Egress); err != nil {
+			t.Error(err)
+		}
+		if s := classifiers(); strings.Contains(s, "ipoibd") || !strings.Contains(s, "another") {
+			t.Errorf("another's classifier is gone: %s", s)
+		}
+		if err := kernel.AttachProgram(1<<20, kernel.Ingress, drop); err == nil {
+			t.Error("attached to no interface")
+		}
+		if err := kernel.DetachProgram(1<<20, kernel.Ingress); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// result returns the descriptor of a program that returns a constant.
+func result(t *testing.T, value int32) int {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, value), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p.FD()
+}

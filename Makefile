@@ -208,7 +208,11 @@ faults: deps ## inject each fault FAULTS_EACH times and print the costs, as root
 # runs even if another fails, and prints its progress.
 .PHONY: soak
 soak: ## the long forms of the tests, as root; hours
-	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e soak-docker soak-deb soak-vm
+	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-bpf soak-e2e soak-docker soak-deb soak-vm
+
+.PHONY: soak-bpf
+soak-bpf:
+	@go test ./bpf -count=1 -v -timeout=$(SOAK_BUDGET) -run='^TestFastPathAcceptsNoMoreThanCodec$$' -packets=5000000
 
 .PHONY: soak-e2e
 soak-e2e: deps

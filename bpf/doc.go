@@ -20,10 +20,40 @@
 // their addresses. The kernel would otherwise select the queue through which the daemon wrote
 // the frames of the opposite direction.
 //
+// # The fast path
+//
+// A frame that takes the way through the daemon wakes two processes. [FastPath] carries small unicast frames between a TAP
+// and the underlay of a software HCA in the kernel, as the packets that the HCA sends itself, byte for byte. The
+// program for the egress of the TAP builds the headers and the ICRC, and leaves the next hop to the kernel
+// (bpf_redirect_neigh). The program for the ingress of the underlay makes all checks that the HCA makes, and passes the
+// frame to the host. Whatever they do not carry continues on its way to the daemon as it is:
+//
+//	verdict   | from the host                               | from the underlay
+//	carried   | TCP, UDP, ICMP echo; unicast, no options, no fragments, no DHCP; at most GateSpec.MaxPacket bytes
+//	closed    | the gate is closed
+//	length    | too long, or to be cut                      | too long, or several packets that the kernel has joined
+//	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast
+//	stranger  | from a MAC that is not the TAP's, or no peer | not from a peer
+//	order     | an earlier one may still be with the daemon
+//	header    |                                             | another P_Key, Q_Key, destination, opcode ...
+//	damaged   |                                             | a wrong checksum or ICRC
+//	lost      | the kernel had no memory for it; this one is dropped
+//
+// [Gate.Open] and [Gate.Shut] open and close the gate of a queue pair. Shut, [Gate.RemovePeer] and [Gate.Close] return once no
+// program runs that may have seen the state before. For this, programs count when they begin and end on a CPU: an odd
+// count means that one runs.
+//
+// No frame overtakes another one of its flow. The programs note when a flow last had something for the daemon. The
+// daemon says until when its lanes have passed on everything ([Gate.Sent], [Gate.Received]). A flow takes the fast path only
+// if that is later, and later than the opening of the gate and the peer's appearance. Flows are told apart by a hash;
+// fragments count for all flows between their addresses.
+//
+// All netdevs of a FastPath are in one network namespace, because programs know them by their index.
+//
 // # Privileges
 //
 // Loading programs takes capabilities with which a process can read all memory of the machine. Using
-// loaded programs takes neither these nor bpf(2). So [Load] returns only descriptors. A process can drop
+// loaded programs takes neither these nor, except for the fast path, bpf(2). So [Load] returns only descriptors. A process can drop
 // its privileges, execute a program and pass them to it, and there [Open] makes [Programs] of them. It
 // cannot load more later. So each TAP has a filter of its own, a program of seven instructions, and Load
 // loads as many of them as the caller asks for. They continue, by a tail call, in the program that does
@@ -35,7 +65,7 @@
 // holds a reference. But the map by which a filter finds the program that does the work becomes empty
 // when no process has it open. Then the filter passes every frame. A TAP outlives its daemon, and so do its two
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
-// exits must remove its own. Package link does both.
+// exits must remove its own. Package link does both. The programs of the fast path end with their process in the same way.
 //
 // # Counts
 //

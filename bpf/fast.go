@@ -198,11 +198,16 @@ type GateSpec struct {
 	Netdev, Underlay int // indexes of the TAP and of the underlay
 	MAC              [6]byte
 	Addr             netip.Addr // of the queue pair's GID
-	Num, QKey        uint32
-	PKey             uint16
-	PSN              uint32   // of the first packet
+	Num              uint32
 	Ports            []uint16 // UDP source ports, of each lane
 	MaxPacket        int      // the longest IP packet to carry, in bytes
+}
+
+// GateKeys are what a queue pair sends and accepts.
+type GateKeys struct {
+	QKey uint32
+	PKey uint16
+	PSN  uint32 // of the first packet, 24 bits
 }
 
 // Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call its methods, if they
@@ -243,8 +248,8 @@ type GateCounts struct {
 // Gate adds a queue pair, whose gate is closed. No other one has its TAP, or its number at its underlay.
 func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	qp := fastFastQp{
-		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num, Qkey: spec.QKey, Pkey: spec.PKey,
-		Max: uint32(spec.MaxPacket), Psn: spec.PSN, Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
+		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
+		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
 	}
 	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
 		return nil, fmt.Errorf("no fast path with %d lanes, packets of %d bytes and the address %s", n, spec.MaxPacket, spec.Addr)
@@ -275,10 +280,12 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	return g, nil
 }
 
-// Open opens the gate. The fast path carries what belongs to a lane once the lane has passed on what it got before.
-func (g *Gate) Open() {
+// Open opens the gate, which is closed. The fast path carries what belongs to a lane once the lane has passed on what it got
+// before.
+func (g *Gate) Open(keys GateKeys) {
 	qp := &g.path.qps[g.slot]
-	atomic.StoreUint64(&qp.Since, g.path.Now())
+	qp.Qkey, qp.Pkey, qp.Psn = keys.QKey, keys.PKey, keys.PSN
+	qp.Since = g.path.Now()
 	atomic.StoreUint32(&qp.Open, 1)
 }
 

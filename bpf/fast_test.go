@@ -325,7 +325,7 @@ func TestFastPathKeepsOrder(t *testing.T) {
 			h.passed(h.path.Now())
 			h.gate.Shut()
 			expect("with a closed gate", frame(5, 20), false)
-			h.gate.Open()
+			h.gate.Open(h.GateKeys)
 			expect("while the lanes may have frames from before", frame(5, 20), false)
 			h.passed(h.path.Now())
 			expect("once they have none", frame(5, 20), true)
@@ -393,7 +393,7 @@ func TestFastPathShuts(t *testing.T) {
 				t.Fatalf("round %d: carried afterwards: %+v, were %+v", n, now, end)
 			}
 			if n%2 == 0 {
-				h.gate.Open()
+				h.gate.Open(h.GateKeys)
 			} else {
 				must(t, h.gate.SetPeer(peer.asPeer()))
 			}

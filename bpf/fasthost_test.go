@@ -37,8 +37,9 @@ type skBuff struct {
 // fastHost is a host whose programs are run, and attached only by attach.
 type fastHost struct {
 	bpf.GateSpec
-	path  *bpf.FastPath
-	gate  *bpf.Gate
+	path *bpf.FastPath
+	gate *bpf.Gate
+	bpf.GateKeys
 	outer [6]byte // MAC of the underlay
 	send  *ebpf.Program
 	recv  *ebpf.Program
@@ -52,13 +53,16 @@ const (
 	flowLabel    = 0x12345
 )
 
+// keys are those of all hosts.
+var keys = bpf.GateKeys{QKey: 0xb1b, PKey: 0xffff, PSN: 0xfffffe}
+
 // newFastHost returns a host with netdevs of their own in the current namespace.
 func newFastHost(t *testing.T, number byte, addr string) *fastHost {
 	t.Helper()
-	h := &fastHost{outer: [6]byte{6, 0, 0, 0, 0, number}}
+	h := &fastHost{outer: [6]byte{6, 0, 0, 0, 0, number}, GateKeys: keys}
 	h.GateSpec = bpf.GateSpec{
-		MAC: [6]byte{2, 0, 0, 0, 0, number}, Addr: netip.MustParseAddr(addr), Num: 0x100 + uint32(number), QKey: 0xb1b,
-		PKey: 0xffff, PSN: 0xfffffe, Ports: []uint16{0xc000, 0xc001}, MaxPacket: bpf.MaxFastPacket,
+		MAC: [6]byte{2, 0, 0, 0, 0, number}, Addr: netip.MustParseAddr(addr), Num: 0x100 + uint32(number),
+		Ports: []uint16{0xc000, 0xc001}, MaxPacket: bpf.MaxFastPacket,
 	}
 	h.Netdev, h.Underlay = newNetdev(t, h.MAC), newNetdev(t, h.outer)
 	h.load(t)
@@ -120,7 +124,7 @@ func (h *fastHost) asPeer() bpf.FastPeer {
 
 // open opens the gate, and nothing is on its way through the lanes, also later.
 func (h *fastHost) open() {
-	h.gate.Open()
+	h.gate.Open(h.GateKeys)
 	h.passed(^uint64(0))
 }
 

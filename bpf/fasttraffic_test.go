@@ -24,9 +24,9 @@ func attachedHosts(t *testing.T, addrs [2]string) (hosts [2]*fastHost, spaces [2
 		tap := ns.Tap("ib0") // no one reads it
 		t.Cleanup(func() { tap.Close() })
 		h := &fastHost{GateSpec: bpf.GateSpec{
-			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addr: netip.MustParseAddr(addrs[i]), Num: 0x100 + uint32(i), QKey: 0xb1b, PKey: 0xffff,
+			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addr: netip.MustParseAddr(addrs[i]), Num: 0x100 + uint32(i),
 			Ports: []uint16{0xc000}, MaxPacket: bpf.MaxFastPacket,
-		}}
+		}, GateKeys: keys}
 		other := net.HardwareAddr{2, 0, 0, 0, 0, byte(1 - i)}.String()
 		ns.Run("ip", "link", "set", "ib0", "address", net.HardwareAddr(h.MAC[:]).String(), "up")
 		ns.Run("ip", "address", "add", inner4[i].String()+"/24", "dev", "ib0")

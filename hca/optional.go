@@ -1,6 +1,7 @@
 package hca
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 )
@@ -125,4 +126,61 @@ func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
 		return nil, nil, err
 	}
 	return qp, []Queue{qp}, nil
+}
+
+// FastPathSpec says what a device may carry past the queues of a QP.
+type FastPathSpec struct {
+	Netdev    int     // index of a TAP, in the device's network namespace
+	MAC       [6]byte // of the TAP; frames from others take their way through the queues
+	SGIDIndex int     // the QP's address
+	MaxPacket int     // the longest IP packet, in bytes; the device may carry less
+}
+
+// FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, past its queues. What it does not carry,
+// for whatever reason, takes its way through the queues. It carries only while the QP is in RTS, and from the moment on when an
+// earlier message of the same flow can no longer be overtaken. No verb on the QP returns while it carries in a state that
+// the verb has ended. Any goroutine may call its methods; they do not wait for the network.
+type FastPath interface {
+	// SetPeer adds a peer that the netdev's host knows by a MAC, and that has no other MAC. The peer's messages have its QPN
+	// and address. The handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
+	// system's.
+	SetPeer(mac [6]byte, to UDDest) error
+	// RemovePeer removes a peer, if it is there, and returns its last counts. Nothing is carried to it or from it afterwards.
+	RemovePeer(mac [6]byte) (last FastPathCounts, err error)
+	// PeerCounts returns the counts of a peer since SetPeer.
+	PeerCounts(mac [6]byte) (c FastPathCounts, ok bool)
+	// Hold makes everything take its way through the queues until as many calls of Release. Nothing is carried after its
+	// return.
+	Hold()
+	Release()
+	// Now returns the current time for Sent. It makes no system call.
+	Now() (ns uint64)
+	// Sent says that everything that the netdev's host sent through the netdev's queue i before a time was posted to
+	// queue i of the QP.
+	Sent(i int, before uint64)
+	// Counters returns what was carried, and what was not, by reason.
+	Counters() []Counter
+	// Close ends it, as does closing the QP. Idempotent.
+	Close() error
+}
+
+// FastPathCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on. Heard is when
+// the last one came, see FastPath.Now; 0: none has.
+type FastPathCounts struct {
+	TxPackets, TxBytes, RxPackets, RxBytes, Heard uint64
+}
+
+// FastPathCreator is a [QP] whose device may have a fast path.
+type FastPathCreator interface {
+	// CreateFastPath begins to carry messages of the QP. A QP has one fast path at a time. Errors: errors.ErrUnsupported, ErrInvalid,
+	// ErrBusy, ErrClosed, the system's. May block.
+	CreateFastPath(spec FastPathSpec) (FastPath, error)
+}
+
+// CreateFastPath is CreateFastPath of a QP, if it is a [FastPathCreator], or else errors.ErrUnsupported.
+func CreateFastPath(qp QP, spec FastPathSpec) (FastPath, error) {
+	if c, ok := qp.(FastPathCreator); ok {
+		return c.CreateFastPath(spec)
+	}
+	return nil, &VerbError{Verb: "create_fast_path", On: qp.Num().String(), Err: errors.ErrUnsupported}
 }

@@ -17,6 +17,7 @@ type CQ struct {
 	users int // QPs; guarded by Device.mu
 
 	receives atomic.Bool // of a QP complete here
+	waits    atomic.Bool // its owner is in Wait
 	lane     *lane       // which its owner receives from; constant once receives is set
 
 	mu     sync.Mutex
@@ -134,6 +135,8 @@ func (c *CQ) Wait(until time.Time) error {
 	if !c.receives.Load() || c.lane.turn.ended.Load() {
 		return c.wait(until, nil)
 	}
+	c.waits.Store(true)
+	defer c.waits.Store(false)
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
@@ -215,6 +218,9 @@ func (c *CQ) empty() bool {
 	defer c.mu.Unlock()
 	return c.ring.Len() == 0
 }
+
+// idle reports whether the owner has handled all completions: it waits for more, and there are none.
+func (c *CQ) idle() bool { return c.waits.Load() && c.empty() }
 
 // alarm returns a channel that ticks at the time until, nil for the zero time.
 func (c *CQ) alarm(until time.Time) <-chan time.Time {

@@ -30,6 +30,7 @@ type Device struct {
 	routes  atomic.Pointer[routes]
 	lost    atomic.Bool // the underlay is gone
 	failing atomic.Bool // one side or queue of a QP has failed; settle moves the others
+	paused  atomic.Bool // see Pause
 
 	awaiting atomic.Bool // slow.await is not empty
 
@@ -213,6 +214,7 @@ func (d *Device) markClosed() (bool, error) {
 // lose notes that the underlay is gone permanently.
 func (d *Device) lose() {
 	if !d.lost.Swap(true) {
+		d.shut()
 		d.emit(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})
 	}
 }

@@ -51,6 +51,15 @@
 // All queues of a QP have the same state. An error of one queue reaches the others before the
 // verb that caused it returns, or before the next one begins.
 //
+// # The fast path
+//
+// A transport may let the kernel carry small messages of a QP between a TAP and the wire
+// ([transport.FastPaths]), past the queues and this package. The state of the QP is its gate: it
+// opens in RTS, and is shut before a verb or an error changes that, and while the port is down, lacks the
+// QP's address or P_Key, or the device is paused. So no message is sent or accepted past a QP that would not
+// do so itself. fastpath.go has the conditions. A lane says when it has delivered everything that has arrived, and
+// the owners of its CQs have taken it: only then may later messages of the same flow overtake nothing.
+//
 // # Goroutines and locks
 //
 // A device has permanent goroutines that watch the underlay and its paths, and one for each lane: the

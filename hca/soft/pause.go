@@ -19,7 +19,7 @@ const (
 
 // Pause stops receiving at a boundary: what was read from the transports is delivered, and what
 // arrives from then on stays in them, for this device after Resume, or for another process. The
-// owners of the queue pairs must post receives meanwhile. Sending is not affected. On error,
+// owners of the queue pairs must post receives meanwhile. Fast paths carry nothing; sending is not affected otherwise. On error,
 // ErrBusy or ErrClosed, the device is not paused. The caller serializes Pause and Resume.
 func (d *Device) Pause() error {
 	d.arrived(0)
@@ -29,6 +29,8 @@ func (d *Device) Pause() error {
 	if closed {
 		return verb("pause", d.cfg.Name, hca.ErrClosed)
 	}
+	d.paused.Store(true)
+	d.updateGates()
 	until := time.Now().Add(pauseLimit)
 	for _, l := range d.lanes {
 		if !l.pause(until) {
@@ -45,6 +47,8 @@ func (d *Device) Resume() {
 	for _, l := range d.lanes {
 		l.resume()
 	}
+	d.paused.Store(false)
+	d.updateGates()
 }
 
 // pause takes the turn for good, and delivers what was read. It returns false if that has not

@@ -21,6 +21,7 @@ func (d *Device) SetPKeys(keys []hca.PKey) {
 	}
 	d.mu.Unlock()
 	if !same {
+		d.updateGates()
 		d.emit(hca.EventPKeyChange, hca.ObjectID{Kind: hca.KindPort, Num: 1})
 	}
 }

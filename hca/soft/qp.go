@@ -19,6 +19,7 @@ type QP struct {
 	spec   hca.QPSpec
 	queues []*queue
 	closed atomic.Bool
+	fast   atomic.Pointer[fastPath] // nil: there is none
 }
 
 // queue is a send queue and a receive queue of a QP: an engine's QP with its locks and its CQs.
@@ -207,6 +208,7 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	}
 	err := q.modify(attr, mask)
 	q.dev.settle()
+	q.updateGate()
 	return verb("modify_qp", q.num.String(), err)
 }
 
@@ -214,6 +216,7 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 // accept a change or the first one refuses it.
 func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	q.lock()
+	q.shut()
 	q.settleLocked()
 	env := q.dev.env()
 	for _, x := range q.queues {
@@ -245,6 +248,9 @@ func (q *QP) settleLocked() {
 		if s := x.core.Query().State; s == hca.QPErr || s == hca.QPSQE && failed != hca.QPErr {
 			failed = s
 		}
+	}
+	if failed != hca.QPReset {
+		q.shut()
 	}
 	for _, x := range q.queues {
 		if failed != hca.QPReset && len(q.queues) > 1 {
@@ -287,6 +293,10 @@ func (q *QP) Close() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
+	var fast error
+	if f := q.fast.Load(); f != nil {
+		fast = f.Close()
+	}
 	d.setQPs(r.withoutQP(q))
 	q.lock() // nothing reaches the QP any more
 	for _, x := range q.queues {
@@ -299,5 +309,5 @@ func (q *QP) Close() error {
 		x.recvCQ.users--
 	}
 	q.pd.children--
-	return nil
+	return fast
 }

@@ -122,8 +122,8 @@ func (q *queue) finishTail(b *softqp.Batch) {
 	switch b.Tail {
 	case softqp.TailFail:
 		l.counts.engine(b.Reason)
-		if len(q.qp.queues) > 1 {
-			l.dev.failing.Store(true) // the other queues follow
+		if len(q.qp.queues) > 1 || q.qp.fast.Load() != nil {
+			l.dev.failing.Store(true) // the other queues and the fast path follow
 		}
 	case softqp.TailDrop:
 		l.counts.engine(b.Reason)

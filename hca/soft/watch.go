@@ -25,6 +25,7 @@ func (d *Device) watchLoop(ctx context.Context) {
 // applyState applies a new state of the underlay.
 func (d *Device) applyState(s *transport.State) {
 	c := d.publishPort(s)
+	d.updateGates()
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}
 	if !s.Present {
 		d.lose()

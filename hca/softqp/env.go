@@ -43,8 +43,8 @@ func (e *Env) Own(a netip.Addr) bool {
 	return false
 }
 
-// pkey returns the P_Key at index, or 0, which matches no key, if index is out of range.
-func (e *Env) pkey(index uint16) hca.PKey {
+// PKey returns the P_Key at index, or 0, which matches no key, if index is out of range.
+func (e *Env) PKey(index uint16) hca.PKey {
 	if int(index) >= len(e.PKeys) {
 		return 0
 	}

@@ -128,7 +128,7 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 		Opcode:    roce.OpcodeUDSendOnly,
 		Solicited: r.flags&hca.SendSolicited != 0,
 		Migrated:  true,
-		PKey:      env.pkey(q.keys.pkeyIndex),
+		PKey:      env.PKey(q.keys.pkeyIndex),
 		DestQPN:   r.qpn,
 	}
 	m.deth = roce.DETH{QKey: r.qkey, SrcQPN: q.cfg.Num}

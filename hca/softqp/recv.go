@@ -79,7 +79,7 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	switch {
 	case q.recv.state.RecvQueue() != hca.QueueRuns:
 		return DropQPState
-	case !env.pkey(q.keys.pkeyIndex).Match(in.PKey):
+	case !env.PKey(q.keys.pkeyIndex).Match(in.PKey):
 		return DropPKey
 	case q.keys.qkey != in.QKey:
 		return DropQKey

@@ -30,6 +30,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 			watch:   first.watch,
 			groups:  first.groups,
 			paths:   first.paths,
+			fast:    first.fast,
 			lane:    i,
 		}
 		recv, send, err := first.rx.reserve.acquireLane(first.ports, i)

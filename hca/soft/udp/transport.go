@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/bpf"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
 )
@@ -23,9 +24,11 @@ type Config struct {
 	// Lanes is the number of transports that OpenLanes opens, up to transport.MaxLanes; 0 means
 	// 1. It must be a power of two, because the numbers of source ports are divided by it. Open
 	// ignores it.
-	Lanes   int
-	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
-	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
+	Lanes int
+	// FastPath is the kernel's fast path of this process; nil: there is none. The caller attaches its program to the netdev.
+	FastPath *bpf.FastPath
+	RecvBuf  int // receive buffer of the socket in bytes; 0 means 8 MiB
+	SendBuf  int // send buffer of the socket in bytes; 0 means 128 MiB
 }
 
 // Transport is a [transport.Transport] on a netdev.
@@ -37,7 +40,8 @@ type Transport struct {
 	ports   *ports // of the reserve
 	watch   *watcher
 	paths   *pathSockets
-	lane    int // its number; watch, groups and paths belong to lane 0
+	fast    *bpf.FastPath // of the process; nil: there is none
+	lane    int           // its number; watch, groups and paths belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
 }
@@ -81,6 +85,7 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	t.ports = p
+	t.fast = cfg.FastPath
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	if t.groups, err = newMemberships(now.Index); err != nil {

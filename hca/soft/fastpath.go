@@ -1,0 +1,235 @@
+package soft
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
+)
+
+// fastPath is the fast path of a QP. Its gate is open while the QP is in RTS, the port is up, the device is
+// not paused, and no one holds it. Whoever ends one of these conditions shuts the gate first. Afterwards, updateGate opens it
+// again if all of them hold.
+type fastPath struct {
+	qp   *QP
+	addr netip.Addr
+	gate transport.Gate
+
+	// Guarded by the locks of the QP.
+	open  bool
+	keys  fastKeys // with which it was opened
+	holds int
+
+	mu     sync.Mutex // held by methods that change peers
+	closed bool
+}
+
+// fastKeys are the keys of the messages that a fast path carries.
+type fastKeys struct {
+	qkey hca.QKey
+	pkey hca.PKey
+}
+
+var (
+	_ hca.FastPathCreator = (*QP)(nil)
+	_ hca.FastPath        = (*fastPath)(nil)
+)
+
+// defaultHops is the TTL of packets for which an address handle does not choose one.
+const defaultHops = 64
+
+// CreateFastPath implements [hca.FastPathCreator].
+func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
+	f, err := q.createFastPath(spec)
+	if err != nil {
+		return nil, verb("create_fast_path", q.num.String(), err)
+	}
+	return f, nil
+}
+
+func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
+	d := q.dev
+	wire, able := d.lanes[0].wire.(transport.FastPaths)
+	if err := q.usable(); err != nil {
+		return nil, err
+	}
+	// Otherwise flows would have other lanes on the fast path than in the device.
+	if !able || len(q.queues) != len(d.lanes) {
+		return nil, errors.ErrUnsupported
+	}
+	gids := d.env().GIDs
+	if spec.SGIDIndex < 0 || spec.SGIDIndex >= len(gids) || !gids[spec.SGIDIndex].Addr.IsValid() {
+		return nil, hca.ErrInvalid
+	}
+	f := &fastPath{qp: q, addr: gids[spec.SGIDIndex].Addr}
+	g := transport.GateSpec{Netdev: spec.Netdev, MAC: spec.MAC, Addr: f.addr, Num: q.num, MaxPacket: spec.MaxPacket}
+	for _, l := range d.lanes {
+		g.Ports = append(g.Ports, l.wire.SrcPort())
+	}
+	var err error
+	if f.gate, err = wire.AddGate(g); err != nil {
+		return nil, err
+	}
+	if !q.fast.CompareAndSwap(nil, f) {
+		return nil, errors.Join(hca.ErrBusy, f.gate.Close())
+	}
+	for _, l := range d.lanes {
+		l.wire.(transport.FastPaths).WhenEmpty(l.passed)
+	}
+	q.updateGate()
+	return f, nil
+}
+
+// passed notes that everything that came to the lane before a time is with the owners of its QPs' CQs, and for those
+// that have handled it all, with their hosts.
+func (l *lane) passed(before uint64) {
+	for _, q := range l.dev.routes.Load().qps {
+		if f := q.fast.Load(); f != nil && q.queues[l.index].recvCQ.idle() {
+			f.gate.Received(l.index, before)
+		}
+	}
+}
+
+// shut shuts the gate of the fast path, if there is one. The QP is locked.
+func (q *QP) shut() {
+	if f := q.fast.Load(); f != nil && f.open {
+		f.open = false
+		f.gate.Shut()
+	}
+}
+
+// updateGate opens or shuts the gate of the fast path, if there is one. The QP is not locked.
+func (q *QP) updateGate() {
+	f := q.fast.Load()
+	if f == nil {
+		return
+	}
+	q.lock()
+	defer q.unlock()
+	q.settleLocked()
+	attr, env := q.queues[0].core.Query(), q.dev.env()
+	keys := fastKeys{attr.QKey, env.PKey(attr.PKeyIndex)}
+	wanted := attr.State == hca.QPRTS && keys.pkey != 0 && env.Up && env.Own(f.addr) && f.holds == 0 &&
+		!q.dev.paused.Load() && q.usable() == nil && q.fast.Load() == f
+	if !wanted || keys != f.keys {
+		q.shut()
+	}
+	if !wanted || f.open {
+		return
+	}
+	f.open, f.keys = true, keys
+	f.gate.Open(keys.qkey, keys.pkey, attr.SQPSN)
+	if q.dev.lost.Load() { // meanwhile
+		q.shut()
+	}
+}
+
+// updateGates opens or shuts the gates of all fast paths after a change of the port or the device.
+func (d *Device) updateGates() {
+	for _, q := range d.routes.Load().qps {
+		q.updateGate()
+	}
+}
+
+// shut shuts the gates of all fast paths for good: the device is lost. Any locks may be held.
+func (d *Device) shut() {
+	for _, q := range d.routes.Load().qps {
+		if f := q.fast.Load(); f != nil {
+			f.gate.Shut()
+		}
+	}
+}
+
+// SetPeer implements [hca.FastPath].
+func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
+	ah, ok := to.AH.(*AH)
+	if !ok || ah.pd != f.qp.pd || ah.spec.DGID.Addr().IsMulticast() {
+		return verb("set_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+	}
+	p := transport.GatePeer{
+		MAC: mac, Addr: ah.spec.DGID.Addr(), Num: to.QPN, QKey: to.QKey,
+		TrafficClass: ah.spec.Traffic, HopLimit: ah.spec.HopLimit, FlowLabel: ah.spec.FlowLabel,
+	}
+	if p.HopLimit == 0 {
+		p.HopLimit = defaultHops
+	}
+	if p.QKey&hca.QKeyControlled != 0 || p.Addr == f.addr {
+		return verb("set_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return verb("set_fast_peer", f.qp.num.String(), hca.ErrClosed)
+	}
+	return verb("set_fast_peer", f.qp.num.String(), f.gate.SetPeer(p))
+}
+
+// RemovePeer implements [hca.FastPath].
+func (f *fastPath) RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return hca.FastPathCounts{}, nil
+	}
+	last, err = f.gate.RemovePeer(mac)
+	return last, verb("remove_fast_peer", f.qp.num.String(), err)
+}
+
+// PeerCounts implements [hca.FastPath].
+func (f *fastPath) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return hca.FastPathCounts{}, false
+	}
+	return f.gate.PeerCounts(mac)
+}
+
+// Hold implements [hca.FastPath].
+func (f *fastPath) Hold() {
+	f.qp.lock()
+	defer f.qp.unlock()
+	f.holds++
+	f.qp.shut()
+}
+
+// Release implements [hca.FastPath].
+func (f *fastPath) Release() {
+	f.qp.lock()
+	f.holds--
+	f.qp.unlock()
+	f.qp.updateGate()
+}
+
+// Now implements [hca.FastPath].
+func (f *fastPath) Now() uint64 { return f.gate.Now() }
+
+// Sent implements [hca.FastPath]. What was posted is on the wire, unless the transport was full.
+func (f *fastPath) Sent(i int, before uint64) {
+	x := f.qp.queues[i]
+	x.sendMu.Lock()
+	defer x.sendMu.Unlock()
+	if !x.blocked {
+		f.gate.Sent(x.lane.index, before)
+	}
+}
+
+// Counters implements [hca.FastPath].
+func (f *fastPath) Counters() []hca.Counter { return f.gate.Counters() }
+
+// Close implements [hca.FastPath].
+func (f *fastPath) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil
+	}
+	f.closed = true
+	f.qp.lock()
+	f.qp.shut()
+	f.qp.fast.Store(nil)
+	f.qp.unlock()
+	return verb("destroy_fast_path", f.qp.num.String(), f.gate.Close())
+}

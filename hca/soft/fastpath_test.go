@@ -1,0 +1,291 @@
+package soft_test
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/bpf"
+	"ipoibd/hca"
+	"ipoibd/hca/hcatest/station"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/link/kernel"
+	"ipoibd/link/linktest/nstest"
+)
+
+// fastHost is a host with a TAP, whose device has a fast path. What takes its way through the device goes nowhere.
+type fastHost struct {
+	*station.Station
+	t       *testing.T
+	ns      *nstest.Namespace
+	dev     *soft.Device
+	mac     [6]byte
+	spec    hca.FastPathSpec
+	path    hca.FastPath
+	working atomic.Bool // the goroutines say that they have passed on what they got
+}
+
+const (
+	fastAddr = "10.9.0." // of the TAPs
+	fastTAP  = "ib0"
+)
+
+// newFastHosts returns two hosts that are peers.
+func newFastHosts(t *testing.T, addr func(int) string) (hosts [2]*fastHost) {
+	t.Helper()
+	var spaces [2]*nstest.Namespace
+	spaces[0], spaces[1] = nstest.Pair(t, 1500)
+	for i, ns := range spaces {
+		hosts[i] = newFastHost(t, ns, i, addr(i))
+	}
+	for i, h := range hosts {
+		peer := hosts[1-i]
+		h.ns.Run("ip", "neighbour", "add", fastAddr+string(rune('2'-i)), "lladdr", net.HardwareAddr(peer.mac[:]).String(), "dev", fastTAP)
+		h.Must(h.path.SetPeer(peer.mac, h.Towards(peer.Station, 1, 0)[0].UD), "set the peer")
+	}
+	return hosts
+}
+
+func newFastHost(t *testing.T, ns *nstest.Namespace, i int, addr string) *fastHost {
+	t.Helper()
+	h := &fastHost{t: t, ns: ns, mac: [6]byte{2, 0, 0, 0, 0, byte(1 + i)}}
+	file := ns.Tap(fastTAP)
+	t.Cleanup(func() { file.Close() })
+	tap := int(file.Fd())
+	must(t, unix.SetNonblock(tap, true))
+	ns.Run("ip", "link", "set", fastTAP, "address", net.HardwareAddr(h.mac[:]).String(), "up")
+	ns.Run("ip", "address", "add", fastAddr+string(rune('1'+i))+"/24", "dev", fastTAP)
+	ns.Do(func() {
+		fds, err := bpf.LoadFastPath()
+		must(t, err)
+		loaded, err := bpf.OpenFastPath(fds)
+		must(t, err)
+		wire, err := udp.Open(udp.Config{Netdev: nstest.Dev, FastPath: loaded})
+		must(t, err)
+		h.dev, err = soft.Open(soft.Config{Name: "soft", Transport: wire, PKeys: []hca.PKey{hca.PKeyDefault}})
+		must(t, err)
+		netdev, err := netlink.LinkByName(fastTAP)
+		must(t, err)
+		must(t, kernel.AttachProgram(netdev.Attrs().Index, kernel.Egress, loaded.AtNetdev))
+		must(t, kernel.AttachProgram(wire.State().Index, kernel.Ingress, loaded.AtUnderlay))
+		h.spec = hca.FastPathSpec{Netdev: netdev.Attrs().Index, MAC: h.mac, SGIDIndex: gidIndex(t, h.dev, addr), MaxPacket: 256}
+	})
+	h.Station = station.New(t, h.dev, h.spec.SGIDIndex)
+	h.create()
+	h.PostRecv(h.Receives(station.Depth))
+	h.working.Store(true)
+	go h.send(tap)
+	go h.receive()
+	return h
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *fastHost) create() {
+	h.t.Helper()
+	var err error
+	h.path, err = hca.CreateFastPath(h.QP, h.spec)
+	h.Must(err, "create the fast path")
+}
+
+// send drops what the host sends through the TAP until that is closed.
+func (h *fastHost) send(tap int) {
+	buf := make([]byte, 1<<16)
+	for {
+		before := h.path.Now()
+		switch _, err := unix.Read(tap, buf); {
+		case err == nil:
+		case errors.Is(err, unix.EAGAIN):
+			if h.working.Load() {
+				h.path.Sent(0, before)
+			}
+			time.Sleep(time.Millisecond)
+		default:
+			return
+		}
+	}
+}
+
+// receive drops what arrives until the CQ is closed.
+func (h *fastHost) receive() {
+	wcs := make([]hca.WC, station.Depth)
+	for {
+		n, err := h.Recv.Poll(wcs)
+		if err != nil {
+			return
+		}
+		if n > 0 {
+			_, _ = h.QP.PostRecv(h.Receives(n)) // not in every state
+			continue
+		}
+		if h.Recv.Arm() != nil || h.Recv.Wait(time.Time{}) != nil {
+			return
+		}
+	}
+}
+
+// reaches reports whether a ping of the host is answered soon.
+func (h *fastHost) reaches(other int) bool {
+	for range 25 {
+		if h.pings(other) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *fastHost) pings(other int) bool {
+	return h.ns.Command("ping", "-q", "-c", "1", "-W", "0.2", fastAddr+string(rune('1'+other))).Run() == nil
+}
+
+// to changes the state of the QP.
+func (h *fastHost) to(states ...hca.QPState) {
+	h.t.Helper()
+	for _, to := range states {
+		attr, err := h.QP.Query()
+		h.Must(err, "query")
+		next := hca.QPAttr{State: to, Port: 1, QKey: attr.QKey, SQPSN: 0x123456}
+		if next.QKey == 0 {
+			next.QKey = fastQKey
+		}
+		h.Must(h.QP.Modify(next, hca.AttrState|hca.UDTransition(attr.State, to).Required), "to "+to.String())
+	}
+}
+
+// fastQKey is that of stations.
+const fastQKey = 0xb1b
+
+// The fast path carries while the QP is in RTS, the port is up, the device is not paused, and no one holds it. It stops with
+// the return of what ends one of these conditions.
+func TestFastPathFollowsItsQP(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newFastHosts(t, nstest.IPv4)
+	a, b := hosts[0], hosts[1]
+	peer := a.Towards(b.Station, 1, 0)[0].UD
+	bad := a.Towards(b.Station, 1, 16)[0]
+	bad.SGList[0].LKey++
+	recover := func() { a.to(hca.QPReset, hca.QPInit, hca.QPRTR, hca.QPRTS) }
+	for _, c := range []struct {
+		name      string
+		stop, run func()
+	}{
+		{"SQD", func() { a.to(hca.QPSQD) }, func() { a.to(hca.QPRTS) }},
+		{"ERR", func() { a.to(hca.QPErr) }, recover},
+		{"RESET", func() { a.to(hca.QPReset) }, func() { a.to(hca.QPInit, hca.QPRTR, hca.QPRTS) }},
+		{"INIT", func() { a.to(hca.QPReset, hca.QPInit) }, func() { a.to(hca.QPRTR, hca.QPRTS) }},
+		{"RTR", func() { a.to(hca.QPReset, hca.QPInit, hca.QPRTR) }, func() { a.to(hca.QPRTS) }},
+		{"a failed send", func() { a.PostSend([]hca.SendWR{bad}) }, recover},
+		{"held", func() { a.path.Hold() }, func() { a.path.Release() }},
+		{"held twice", func() { a.path.Hold(); a.path.Hold(); a.path.Release() }, func() { a.path.Release() }},
+		{"held in RESET", func() { a.path.Hold(); a.to(hca.QPReset) }, func() { a.to(hca.QPInit, hca.QPRTR, hca.QPRTS); a.path.Release() }},
+		{"paused", func() { a.Must(a.dev.Pause(), "pause") }, func() { a.dev.Resume() }},
+		{"no peer", func() { _, err := a.path.RemovePeer(b.mac); a.Must(err, "remove the peer") }, func() { a.Must(a.path.SetPeer(b.mac, peer), "set the peer") }},
+		{"no P_Key", func() { a.dev.SetPKeys(nil) }, func() { a.dev.SetPKeys([]hca.PKey{hca.PKeyDefault}) }},
+		{"no address", func() { a.ns.Run("ip", "address", "flush", "dev", nstest.Dev); a.waitGIDs(0) }, func() {
+			a.ns.Run("ip", "address", "add", nstest.IPv4(0)+"/24", "dev", nstest.Dev)
+			a.waitGIDs(1)
+		}},
+		{"port down", func() { setLink(t, a.ns, false); a.waitPort(hca.PortDown) }, func() { setLink(t, a.ns, true); a.waitPort(hca.PortActive) }},
+		{"lanes that do not say what they have passed on", func() {
+			a.working.Store(false)
+			a.path.Hold()
+			time.Sleep(10 * time.Millisecond) // until the goroutine has seen that
+			a.path.Release()
+		}, func() { a.working.Store(true) }},
+	} {
+		if !a.reaches(1) {
+			t.Fatalf("before %q: the host does not reach the other one: %v %v", c.name, a.path.Counters(), b.path.Counters())
+		}
+		c.stop()
+		sent, received := carried(a.path)
+		if a.pings(1) {
+			t.Errorf("%s: the host reaches the other one", c.name)
+		}
+		if s, r := carried(a.path); s != sent || r != received {
+			t.Errorf("%s: %d frames sent and %d received on the fast path, were %d and %d", c.name, s, r, sent, received)
+		}
+		c.run()
+	}
+	if !a.reaches(1) {
+		t.Errorf("afterwards, the host does not reach the other one: %v", a.path.Counters())
+	}
+	counts, ok := a.path.PeerCounts(b.mac)
+	if !ok || counts.TxPackets == 0 || counts.RxPackets == 0 || counts.Heard == 0 {
+		t.Errorf("counts of the peer: %+v, %t", counts, ok)
+	}
+	if _, err := hca.CreateFastPath(a.QP, a.spec); !errors.Is(err, hca.ErrBusy) && !errors.Is(err, unix.EEXIST) {
+		t.Errorf("a second fast path: %v", err)
+	}
+	a.ns.Run("ip", "link", "delete", nstest.Dev)
+	sent, _ := carried(a.path)
+	a.pings(1)
+	if s, _ := carried(a.path); s != sent {
+		t.Errorf("%d frames sent without an underlay", s-sent)
+	}
+	a.Must(a.path.Close(), "close the fast path")
+	a.Must(a.path.Close(), "close it again")
+	if err := a.path.SetPeer(b.mac, peer); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("a peer of a closed fast path: %v", err)
+	}
+}
+
+// carried returns the frames that a fast path has carried.
+func carried(p hca.FastPath) (sent, received uint64) {
+	for _, c := range p.Counters() {
+		switch c.Name {
+		case "tx_packets":
+			sent = c.Value
+		case "rx_packets":
+			received = c.Value
+		}
+	}
+	return sent, received
+}
+
+func (h *fastHost) waitPort(state hca.PortState) {
+	h.t.Helper()
+	h.eventually(func(p hca.PortAttr) bool { return p.State == state })
+}
+
+// waitGIDs waits until the port has a number of IPv4 addresses.
+func (h *fastHost) waitGIDs(want int) {
+	h.t.Helper()
+	h.eventually(func(p hca.PortAttr) (ok bool) {
+		n := 0
+		for _, g := range p.GIDs {
+			if g.GID.Addr().Is4() {
+				n++
+			}
+		}
+		return n == want
+	})
+}
+
+func (h *fastHost) eventually(ok func(hca.PortAttr) bool) {
+	h.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		p, err := h.dev.QueryPort(1)
+		h.Must(err, "query port")
+		if ok(p) {
+			h.path.Hold() // the gate follows the port a little later
+			h.path.Release()
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("the port is %+v", p)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package transport
+
+import (
+	"net/netip"
+
+	"ipoibd/hca"
+)
+
+// FastPaths is a [Transport] beside which the kernel can carry small messages of QPs. Its methods may be called from
+// any goroutine.
+type FastPaths interface {
+	// AddGate adds a QP, whose gate is closed. It may wait for the kernel's lock of all interfaces. Errors:
+	// errors.ErrUnsupported if there is no fast path, hca.ErrNoMemory if too many QPs have one, the system's.
+	AddGate(spec GateSpec) (Gate, error)
+	// WhenEmpty makes Recv call f whenever it finds no datagram, with the time of Gate.Now before it looked. f must not block. nil:
+	// no more.
+	WhenEmpty(f func(before uint64))
+}
+
+// GateSpec describes a QP to the fast path.
+type GateSpec struct {
+	Netdev    int // index of the TAP
+	MAC       [6]byte
+	Addr      netip.Addr
+	Num       hca.QPN
+	Ports     []uint16 // UDP source ports of the lanes
+	MaxPacket int      // the longest IP packet to carry, in bytes
+}
+
+// GatePeer is a peer of a QP on the fast path.
+type GatePeer struct {
+	MAC                    [6]byte // by which the host knows it
+	Addr                   netip.Addr
+	Num                    hca.QPN
+	QKey                   hca.QKey
+	TrafficClass, HopLimit uint8
+	FlowLabel              uint32
+}
+
+// Gate is a QP on the fast path, which carries messages while the gate is open. One goroutine at a time may call its methods,
+// if they do not say otherwise.
+type Gate interface {
+	// Open opens the gate, which is closed, for a Q_Key, a P_Key, and packet sequence numbers from psn on. Messages that may
+	// overtake others continue on their way through the device; see Sent and Received.
+	Open(qkey hca.QKey, pkey hca.PKey, psn uint32)
+	// Shut closes the gate. Nothing is carried after its return. Idempotent. Any goroutine may call it.
+	Shut()
+	// Now returns the time for Sent and Received, in ns, without a system call. Any goroutine may call it.
+	Now() uint64
+	// Sent and Received say that everything that came to a lane from the TAP, or from the underlay, before a time is on the
+	// wire, or with the host. Any goroutine may call them.
+	Sent(lane int, before uint64)
+	Received(lane int, before uint64)
+	SetPeer(p GatePeer) error
+	RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error)
+	PeerCounts(mac [6]byte) (c hca.FastPathCounts, ok bool)
+	// Counters may be called by any goroutine.
+	Counters() []hca.Counter
+	// Close closes the gate and removes the QP.
+	Close() error
+}

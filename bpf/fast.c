@@ -2,8 +2,8 @@
 
 /* The fast path: small unicast frames between a TAP and the underlay of a software HCA, without the
  * daemon. send, at the TAP's egress, makes a RoCEv2 packet of a frame; receive, at the underlay's
- * ingress, makes a frame of a packet. Whatever they do not carry continues on its way to the daemon.
- * doc.go describes the conditions. */
+ * ingress, makes a frame of a packet. What they do not carry continues on its way to the daemon, unless the
+ * kernel has no memory. doc.go describes the conditions. */
 #include "common.h"
 #include "flow.h"
 
@@ -75,6 +75,7 @@ struct fast_qp {
 /* A peer of a queue pair. The daemon writes all but the counts. */
 struct fast_peer {
 	__u32 open;
+	__u32 qp; /* whose peer it is */
 	__u32 num, qkey;
 	__u32 flow_label;
 	__u8 traffic_class, hop_limit;
@@ -146,7 +147,7 @@ struct stamps {
 #define ROOM 1024
 
 struct scratch {
-	__u8 b[ROOM];
+	__u8 b[ROOM + 8]; /* a word behind any place in ROOM */
 } __attribute__((aligned(8)));
 
 ARRAY(qps, struct fast_qp, QUEUE_PAIRS);
@@ -216,6 +217,14 @@ struct work {
 	__u32 slot;
 };
 
+/* bounded returns a value that is less than n, a power of two. Older verifiers forget such bounds on the
+ * way from a comparison to the use of the value. */
+static __always_inline __u32 bounded(__u32 value, __u32 n)
+{
+	barrier_var(value);
+	return value & (n - 1);
+}
+
 static __always_inline __u32 crc_word(__u32 crc, __u64 word)
 {
 	__u32 low = crc ^ (__u32)word, high = word >> 32;
@@ -260,27 +269,29 @@ static __always_inline __u32 fold(__u64 sum)
 	return sum;
 }
 
-/* sum_of returns the sum of n bytes, a multiple of 4 and at most 512, or a negative error. */
+/* sum_of returns the sum of n bytes, a multiple of 4 and less than SUM_ROOM, or a negative error. */
+#define SUM_ROOM 512
 #define sum_of(p, n) bpf_csum_diff(0, 0, (__be32 *)(p), n, 0)
+
+/* pseudo_sum returns the folded sum of the pseudo header of an outer datagram, or a negative error. */
+static __always_inline __s64 pseudo_sum(const __u8 *b, __be16 family, __u32 end)
+{
+	__s64 addrs = family == bpf_htons(TYPE_IPV6) ? sum_of(b + AT_IPV6 + 8, 2 * ADDR_LEN) : sum_of(b + AT_IPV4 + 12, 8);
+
+	return addrs < 0 ? addrs : fold((__u64)addrs + bpf_htons(PROTO_UDP) + bpf_htons(end - AT_UDP));
+}
 
 /* udp_sum returns the folded sum of an outer datagram, with its checksum: all ones if that is right. It returns
  * a negative error. */
 static __always_inline __s64 udp_sum(const __u8 *b, __be16 family, __u32 end)
 {
-	__u32 n = end - AT_PACKET;
-	__s64 addrs, headers, rest;
+	__s64 pseudo = pseudo_sum(b, family, end), headers, rest;
 
-	if (n > 512)
-		return -1;
-	if (family == bpf_htons(TYPE_IPV6))
-		addrs = sum_of(b + AT_IPV6 + 8, 2 * ADDR_LEN);
-	else
-		addrs = sum_of(b + AT_IPV4 + 12, 8);
 	headers = sum_of(b + AT_UDP, AT_PACKET - AT_UDP);
-	rest = sum_of(b + AT_PACKET, n);
-	if (addrs < 0 || headers < 0 || rest < 0)
+	rest = sum_of(b + AT_PACKET, bounded(end - AT_PACKET, SUM_ROOM));
+	if (pseudo < 0 || headers < 0 || rest < 0)
 		return -1;
-	return fold((__u64)addrs + headers + rest + bpf_htons(PROTO_UDP) + bpf_htons(end - AT_UDP));
+	return fold((__u64)pseudo + headers + rest);
 }
 
 /* dhcp reports whether a datagram may be DHCP, which the daemon translates. */
@@ -335,12 +346,12 @@ static __always_inline int complete(__u8 *l4, __u32 check, __s64 addrs, __u8 pro
 	__u32 pseudo, sum;
 	__s64 all;
 
-	if (addrs < 0 || n > 512 - 4)
+	if (addrs < 0)
 		return -1;
 	pseudo = fold((__u64)addrs + bpf_htons(protocol) + bpf_htons(n));
 	if (*field != pseudo)
 		return 0;
-	all = sum_of(l4, (n + 3) & ~3u);
+	all = sum_of(l4, bounded(n + 3, SUM_ROOM) & ~3u);
 	if (all < 0)
 		return -1;
 	sum = ~fold(all) & 0xffff;
@@ -367,6 +378,12 @@ static __always_inline int complete_packet(__u8 *p, __be16 type, __u32 n)
 	if (protocol == PROTO_UDP)
 		return complete(p + IPV6_LEN, 6, sum_of(p + 8, 2 * ADDR_LEN), PROTO_UDP, n - IPV6_LEN);
 	return 0;
+}
+
+/* family_of returns the Ethernet type of packets from an address. */
+static __always_inline __be16 family_of(const __u8 *addr)
+{
+	return *(__u64 *)addr || *(__be32 *)(addr + 8) != bpf_htonl(0xffff) ? bpf_htons(TYPE_IPV6) : bpf_htons(TYPE_IPV4);
 }
 
 /* put_outer writes the headers in front of the packet, with ones in the fields that routers may change, as the ICRC
@@ -430,7 +447,6 @@ static __always_inline int finish_outer(struct work *w, const struct fast_peer *
 	__s64 sum;
 
 	b[AT_BTH + 4] = 0;
-	udp->check = 0;
 	if (family == bpf_htons(TYPE_IPV4)) {
 		struct outer_ipv4 *ip = (void *)(b + AT_IPV4);
 
@@ -446,27 +462,42 @@ static __always_inline int finish_outer(struct work *w, const struct fast_peer *
 
 		ip->version = bpf_htonl(6u << 28 | (__u32)to->traffic_class << 20 | (to->flow_label & 0xfffff));
 		ip->hops = to->hop_limit;
-		sum = udp_sum(b, family, end);
-		if (sum < 0)
-			return -1;
-		udp->check = ~sum & 0xffff ? ~sum & 0xffff : 0xffff;
 	}
+	/* Without a checksum, the packets of a flow would not stay in order at a receiver that joins them
+	 * (udp_gro_receive_segment). */
+	udp->check = 0;
+	sum = udp_sum(b, family, end);
+	if (sum < 0)
+		return -1;
+	udp->check = ~sum & 0xffff ?: 0xffff;
 	return 0;
 }
 
-/* replace replaces the frame by the packet from b on, of n bytes. The checksum of the frame may be partial. Removing bytes
- * in front moves its start before the data, so that the kernel forgets it (skb_postpull_rcsum). */
+/* replace replaces the frame by the packet from b on, of n bytes. It returns LENGTH if the kernel refuses to change such a
+ * frame, which is as before, or LOST. The checksum of the frame may be partial. Removing bytes in front moves its start before the data, so that
+ * the kernel forgets it (skb_postpull_rcsum). */
 #define SHIFT 64 /* more than a TCP checksum is from the start of any frame */
-static __always_inline int replace(struct __sk_buff *skb, __be16 family, __be16 type, const __u8 *b, __u32 n)
+static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family, __be16 type, const __u8 *b, __u32 n)
 {
+	__u32 len = ETHER_LEN + n + SHIFT;
+
+	if (type != family) /* bpf_skb_change_proto adds or removes the difference */
+		len += family == bpf_htons(TYPE_IPV4) ? IPV6_LEN - IPV4_LEN : IPV4_LEN - IPV6_LEN;
+	if (bpf_skb_change_tail(skb, len, 0)) /* first: it refuses frames of tunnels */
+		return LENGTH;
 	if (type != family && bpf_skb_change_proto(skb, family, 0))
-		return -1;
-	if (bpf_skb_change_tail(skb, ETHER_LEN + n + SHIFT, 0) ||
-	    bpf_skb_adjust_room(skb, -SHIFT, BPF_ADJ_ROOM_MAC, 0))
-		return -1;
+		return LOST;
+	if (bpf_skb_adjust_room(skb, -SHIFT, BPF_ADJ_ROOM_MAC, 0))
+		return LOST;
+	n = bounded(n, ROOM);
 	if (n < IPV4_LEN || n > MAX_END)
-		return -1;
-	return bpf_skb_store_bytes(skb, ETHER_LEN, b, n, 0);
+		return LOST;
+	if (bpf_skb_store_bytes(skb, ETHER_LEN, b, n, BPF_F_INVALIDATE_HASH))
+		return LOST;
+	/* The frame's own are for the host's routes and queues. */
+	skb->mark = 0;
+	skb->priority = 0;
+	return CARRIED;
 }
 
 /* in_order reports whether everything that the flow had before has left the daemon, which has passed on all it got
@@ -484,11 +515,13 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	struct target_key key = {.qp = w->slot};
 	__u8 *b = w->s->b, *ether = b + AT_PACKET - ETHER_LEN;
 	struct fast_peer *to;
+	enum verdict v;
 	__be16 family;
 
 	if (skb->gso_size || skb->vlan_present || len < ETHER_LEN + IPV4_LEN || n > qp->max || n > MAX_PACKET)
 		return LENGTH;
-	if (len > ETHER_LEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
+	len = bounded(len, ROOM);
+	if (len < ETHER_LEN || len > ETHER_LEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
 		return LENGTH;
 	if (!carried(b + AT_PACKET, type, n))
 		return KIND;
@@ -497,32 +530,31 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	__builtin_memcpy(key.mac, ether, MAC_LEN);
 	at = bpf_map_lookup_elem(&targets, &key);
 	to = at ? bpf_map_lookup_elem(&peers, at) : 0;
-	if (!to || !*(volatile __u32 *)&to->open)
+	/* The kernel may have given the element to another key meanwhile. */
+	if (!to || !*(volatile __u32 *)&to->open || to->qp != w->slot || *(__u32 *)to->mac != *(__u32 *)key.mac ||
+	    *(__u16 *)(to->mac + 4) != *(__u16 *)(key.mac + 4))
 		return STRANGER;
-	lane = (__u64)f.hash * qp->lanes >> 32;
-	if (lane >= LANES || !in_order(w->stamps->sent, f, to->since > qp->since ? to->since : qp->since, qp->sent[lane]))
+	lane = bounded((__u64)f.hash * qp->lanes >> 32, LANES);
+	if (!in_order(w->stamps->sent, f, to->since > qp->since ? to->since : qp->since, qp->sent[lane]))
 		return ORDER;
-	if (n > MAX_PACKET)
-		return LENGTH;
-	*(__u64 *)(b + AT_PACKET + n) = 0; /* the checksum and the padding read it */
+	*(__u64 *)(b + AT_PACKET + bounded(n, SUM_ROOM)) = 0; /* the checksum and the padding read it */
 	if (complete_packet(b + AT_PACKET, type, n))
 		return LENGTH;
 	pad = -n & 3;
 	end = AT_PACKET + n + pad;
-	family = *(__u64 *)qp->addr || *(__u32 *)(qp->addr + 8) != bpf_htonl(0xffff) ? bpf_htons(TYPE_IPV6) : bpf_htons(TYPE_IPV4);
+	family = family_of(qp->addr);
 	put_outer(w, to, family, type, end + ICRC_LEN, pad, qp->ports[lane]);
-	if (end > MAX_END - ICRC_LEN)
-		return LENGTH;
-	*(__u32 *)(b + end) = icrc(b, family, end);
+	*(__u32 *)(b + bounded(end, ROOM)) = icrc(b, family, end);
 	end += ICRC_LEN;
 	if (finish_outer(w, to, family, end))
 		return LENGTH;
-	if (family == bpf_htons(TYPE_IPV4) ? replace(skb, family, type, b + AT_IPV4, end - AT_IPV4)
-					   : replace(skb, family, type, b + AT_IPV6, end - AT_IPV6))
-		return LOST;
-	__sync_fetch_and_add(&to->tx_packets, 1);
-	__sync_fetch_and_add(&to->tx_bytes, len);
-	return CARRIED;
+	v = family == bpf_htons(TYPE_IPV4) ? replace(skb, family, type, b + AT_IPV4, end - AT_IPV4)
+					   : replace(skb, family, type, b + AT_IPV6, end - AT_IPV6);
+	if (v == CARRIED) {
+		__sync_fetch_and_add(&to->tx_packets, 1);
+		__sync_fetch_and_add(&to->tx_bytes, len);
+	}
+	return v;
 }
 
 /* work_for finds what a program works with. */
@@ -560,37 +592,42 @@ static __always_inline struct fast_counts *counts_of(__u32 slot)
 	return bpf_map_lookup_elem(&counts, &at);
 }
 
+/* count_sent counts how a frame ended, and notes that its flow has one with the daemon. */
+static __always_inline void count_sent(struct work *w, enum verdict v, struct flow f, __u32 len)
+{
+	struct fast_counts *c = counts_of(w->slot);
+
+	if (v > CLOSED)
+		w->stamps->sent[f.hash % FLOWS] = bpf_ktime_get_ns();
+	if (!c || v >= VERDICTS)
+		return;
+	c->tx[v]++;
+	if (v == CARRIED)
+		c->tx_bytes += len;
+}
+
 SEC("tc")
 int send(struct __sk_buff *skb)
 {
-	__u32 netdev = skb->ifindex, len = skb->len;
+	__u32 netdev = skb->ifindex, len = skb->len, underlay = 0;
 	__be16 type = skb->protocol;
-	struct fast_counts *c;
 	enum verdict v = CLOSED;
+	struct flow f = {};
 	struct work w;
-	struct flow f;
 
-	if (work_for(&w, skb, bpf_map_lookup_elem(&netdevs, &netdev)))
-		return NEXT;
-	c = counts_of(w.slot);
-	if (!c)
-		return NEXT;
 	turn();
-	if (*(volatile __u32 *)&w.qp->open) {
-		f = flow_of(skb, type, ETHER_LEN);
-		v = send_frame(&w, f, type);
-		if (v > CLOSED)
-			w.stamps->sent[f.hash % FLOWS] = bpf_ktime_get_ns();
+	if (!work_for(&w, skb, bpf_map_lookup_elem(&netdevs, &netdev)) && w.qp->netdev == netdev) {
+		if (*(volatile __u32 *)&w.qp->open) {
+			f = flow_of(skb, type, ETHER_LEN);
+			v = send_frame(&w, f, type);
+		}
+		count_sent(&w, v, f, len);
+		underlay = w.qp->underlay;
 	}
-	if (v < VERDICTS)
-		c->tx[v]++;
-	if (v == CARRIED)
-		c->tx_bytes += len;
-	netdev = w.qp->underlay;
 	turn();
 	switch (v) {
 	case CARRIED:
-		return bpf_redirect_neigh(netdev, 0, 0, 0);
+		return bpf_redirect_neigh(underlay, 0, 0, 0);
 	case LOST:
 		return DROP;
 	default:
@@ -627,7 +664,7 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct headers *h
 	} else if (h->family == bpf_htons(TYPE_IPV6)) {
 		struct ipv6 ip;
 
-		if (bpf_skb_load_bytes(skb, ETHER_LEN, &ip, sizeof(ip)) || ip.next != PROTO_UDP)
+		if (bpf_skb_load_bytes(skb, ETHER_LEN, &ip, sizeof(ip)) || bpf_ntohl(ip.version) >> 28 != 6 || ip.next != PROTO_UDP)
 			return -1;
 		h->len = bpf_ntohs(ip.len);
 		h->at = ETHER_LEN + IPV6_LEN + UDP_LEN;
@@ -645,8 +682,8 @@ static __always_inline int undamaged(__u8 *b, const struct headers *h, __u32 end
 {
 	__u32 want;
 
-	if (h->udp.check && udp_sum(b, h->family, end + ICRC_LEN) != 0xffff)
-		return 0;
+	if (h->udp.check && udp_sum(b, h->family, end + ICRC_LEN) != 0xffff && h->udp.check != pseudo_sum(b, h->family, end + ICRC_LEN))
+		return 0; /* it is not partial either, as on a veth */
 	if (h->family == bpf_htons(TYPE_IPV4)) {
 		struct outer_ipv4 *ip = (void *)(b + AT_IPV4);
 		__s64 sum = sum_of(ip, IPV4_LEN);
@@ -667,9 +704,7 @@ static __always_inline int undamaged(__u8 *b, const struct headers *h, __u32 end
 	}
 	((struct udp *)(b + AT_UDP))->check = 0xffff;
 	b[AT_BTH + 4] = 0xff;
-	if (end > MAX_END - ICRC_LEN)
-		return 0;
-	want = *(__u32 *)(b + end);
+	want = *(__u32 *)(b + bounded(end, ROOM));
 	return icrc(b, h->family, end) == want;
 }
 
@@ -682,15 +717,16 @@ static __always_inline enum verdict unwrap(struct work *w, const struct headers 
 	__builtin_memcpy(ether, w->qp->mac, MAC_LEN);
 	__builtin_memcpy(ether + MAC_LEN, from->mac, MAC_LEN);
 	__builtin_memcpy(ether + 2 * MAC_LEN, &h->ipoib.type, sizeof(h->ipoib.type));
+	/* First, while the headers are as the kernel has parsed them. */
+	if (bpf_skb_change_tail(w->skb, ETHER_LEN + headers + n, 0))
+		return LENGTH;
 	if (h->family == bpf_htons(TYPE_IPV6) && h->ipoib.type == bpf_htons(TYPE_IPV4)) {
 		/* bpf_skb_adjust_room leaves no less than an IPv6 header in an IPv6 packet. */
 		if (bpf_skb_change_proto(w->skb, h->ipoib.type, 0))
-			return LENGTH;
+			return LOST;
 		headers -= IPV6_LEN - IPV4_LEN;
 	}
-	if (bpf_skb_adjust_room(w->skb, -headers, BPF_ADJ_ROOM_MAC, 0))
-		return LOST;
-	if (bpf_skb_store_bytes(w->skb, 0, ether, sizeof(ether), 0) || bpf_skb_change_tail(w->skb, ETHER_LEN + n, 0))
+	if (bpf_skb_adjust_room(w->skb, -headers, BPF_ADJ_ROOM_MAC, 0) || bpf_skb_store_bytes(w->skb, 0, ether, sizeof(ether), 0))
 		return LOST;
 	return CARRIED;
 }
@@ -716,29 +752,31 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 		return HEADER;
 	if (n > qp->max || n > MAX_PACKET)
 		return LENGTH;
-	if (len > MAX_END - AT_IPV6)
+	len = bounded(len, ROOM);
+	if (len < IPV4_LEN || len > MAX_END - AT_IPV6)
 		return LENGTH;
 	if (begin == AT_IPV4 ? bpf_skb_load_bytes(skb, ETHER_LEN, b + AT_IPV4, len) : bpf_skb_load_bytes(skb, ETHER_LEN, b + AT_IPV6, len))
 		return LENGTH;
 	if (!carried(b + AT_PACKET, h->ipoib.type, n))
 		return KIND;
 	if (begin == AT_IPV4) {
-		if (*(__u64 *)qp->addr || *(__be32 *)(qp->addr + 8) != bpf_htonl(0xffff) ||
-		    *(__be32 *)(qp->addr + 12) != *(__be32 *)(b + AT_IPV4 + 16))
+		if (family_of(qp->addr) != h->family || *(__be32 *)(qp->addr + 12) != *(__be32 *)(b + AT_IPV4 + 16))
 			return HEADER;
 		*(__be32 *)(key.addr + 8) = bpf_htonl(0xffff);
 		__builtin_memcpy(key.addr + 12, b + AT_IPV4 + 12, 4);
 	} else {
-		if (*(__u64 *)qp->addr != *(__u64 *)(b + AT_IPV6 + 24) || *(__u64 *)(qp->addr + 8) != *(__u64 *)(b + AT_IPV6 + 32))
+		if (family_of(qp->addr) != h->family || *(__u64 *)qp->addr != *(__u64 *)(b + AT_IPV6 + 24) ||
+		    *(__u64 *)(qp->addr + 8) != *(__u64 *)(b + AT_IPV6 + 32))
 			return HEADER;
 		__builtin_memcpy(key.addr, b + AT_IPV6 + 8, ADDR_LEN);
 	}
 	at = bpf_map_lookup_elem(&sources, &key);
 	from = at ? bpf_map_lookup_elem(&peers, at) : 0;
-	if (!from || !*(volatile __u32 *)&from->open)
+	if (!from || !*(volatile __u32 *)&from->open || from->qp != w->slot || from->num != key.num ||
+	    *(__u64 *)from->addr != *(__u64 *)key.addr || *(__u64 *)(from->addr + 8) != *(__u64 *)(key.addr + 8))
 		return STRANGER;
-	lane = qp->lanes ? bpf_ntohs(h->udp.src) % qp->lanes : LANES;
-	if (lane >= LANES || !in_order(w->stamps->received, f, from->since > qp->since ? from->since : qp->since, qp->received[lane]))
+	lane = bounded(bpf_ntohs(h->udp.src) % (qp->lanes ?: 1), LANES);
+	if (!in_order(w->stamps->received, f, from->since > qp->since ? from->since : qp->since, qp->received[lane]))
 		return ORDER;
 	if (!undamaged(b, h, end))
 		return DAMAGED;
@@ -775,41 +813,46 @@ static long stamp(__u32 i, struct train *t)
 	return 0;
 }
 
+/* count_received counts how a packet ended, and notes that its flow, or those of a train, have one with the daemon. */
+static __always_inline void count_received(struct work *w, const struct headers *h, enum verdict v)
+{
+	struct __sk_buff *skb = w->skb;
+	struct fast_counts *c = counts_of(w->slot);
+
+	if (v > CLOSED) {
+		struct train t = {.skb = skb, .stamps = w->stamps, .now = bpf_ktime_get_ns()};
+
+		t.at = h->at + BTH_LEN + DETH_LEN;
+		t.step = skb->gso_size;
+		bpf_loop(t.step ? MAX_SEGMENTS : 1, stamp, &t, 0);
+	}
+	if (!c || v >= VERDICTS)
+		return;
+	c->rx[v]++;
+	if (v == CARRIED)
+		c->rx_bytes += skb->len;
+}
+
 SEC("tc")
 int receive(struct __sk_buff *skb)
 {
-	struct fast_counts *c;
 	enum verdict v = CLOSED;
 	struct num_key key;
 	struct headers h;
 	struct work w;
-	__u32 netdev;
+	__u32 netdev = 0;
 
 	if (read_headers(skb, &h))
 		return NEXT;
 	key.underlay = skb->ifindex;
 	key.num = bpf_ntohl(h.bth.num) & NUM_MASK;
-	if (work_for(&w, skb, bpf_map_lookup_elem(&nums, &key)))
-		return NEXT;
-	c = counts_of(w.slot);
-	if (!c)
-		return NEXT;
 	turn();
-	if (*(volatile __u32 *)&w.qp->open) {
-		v = receive_packet(&w, &h, flow_of(skb, h.ipoib.type, h.at + BTH_LEN + DETH_LEN + IPOIB_LEN));
-		if (v > CLOSED) {
-			struct train t = {.skb = skb, .stamps = w.stamps, .now = bpf_ktime_get_ns()};
-
-			t.at = h.at + BTH_LEN + DETH_LEN;
-			t.step = skb->gso_size;
-			bpf_loop(t.step ? MAX_SEGMENTS : 1, stamp, &t, 0);
-		}
+	if (!work_for(&w, skb, bpf_map_lookup_elem(&nums, &key)) && w.qp->underlay == key.underlay && w.qp->num == key.num) {
+		if (*(volatile __u32 *)&w.qp->open)
+			v = receive_packet(&w, &h, flow_of(skb, h.ipoib.type, h.at + BTH_LEN + DETH_LEN + IPOIB_LEN));
+		count_received(&w, &h, v);
+		netdev = w.qp->netdev;
 	}
-	if (v < VERDICTS)
-		c->rx[v]++;
-	if (v == CARRIED)
-		c->rx_bytes += skb->len;
-	netdev = w.qp->netdev;
 	turn();
 	switch (v) {
 	case CARRIED:

@@ -142,7 +142,7 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 	p.peers, errs[1] = mapped[fastFastPeer](fds[4], maxFastPeers)
 	p.counts, errs[2] = mapped[fastFastCounts](fds[5], maxGates*cpus)
 	p.running, errs[3] = mapped[fastFastRunning](fds[6], cpus)
-	p.clock, errs[4] = newClock(monotonic)
+	p.clock, errs[4] = clockBehind(monotonic)
 	for i, m := range []**ebpf.Map{&p.maps.netdevs, &p.maps.nums, &p.maps.targets, &p.maps.sources} {
 		*m, errs[5+i] = ebpf.NewMapFromFD(fds[7+i])
 	}
@@ -213,10 +213,11 @@ type GateKeys struct {
 // Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call its methods, if they
 // do not say otherwise.
 type Gate struct {
-	path  *FastPath
-	slot  uint32
-	spec  GateSpec
-	peers map[[6]byte]fastPeer
+	path   *FastPath
+	slot   uint32
+	spec   GateSpec
+	peers  map[[6]byte]fastPeer
+	closed atomic.Bool
 }
 
 // FastPeer is a peer of a queue pair.
@@ -286,26 +287,34 @@ func (g *Gate) Open(keys GateKeys) {
 	qp := &g.path.qps[g.slot]
 	qp.Qkey, qp.Pkey, qp.Psn = keys.QKey, keys.PKey, keys.PSN
 	qp.Since = g.path.Now()
+	g.path.settle() // programs that begin now read what was written
 	atomic.StoreUint32(&qp.Open, 1)
 }
 
-// Shut closes the gate. From its return on, the programs send nothing from the queue pair and accept nothing for
-// it. Idempotent.
+// Shut closes the gate. From its return on, the programs decide to send nothing from the queue pair and accept nothing for
+// it; the kernel may still pass on what they have decided in the last microseconds. Idempotent. Any goroutine may call it.
 func (g *Gate) Shut() {
-	if atomic.SwapUint32(&g.path.qps[g.slot].Open, 0) != 0 {
-		g.path.settle()
+	if !g.closed.Load() {
+		atomic.StoreUint32(&g.path.qps[g.slot].Open, 0)
+		g.path.settle() // also for another caller, which may be waiting here
 	}
 }
 
 // Sent says that a lane has passed on everything that it got from the TAP before a time of [FastPath.Now]. Any goroutine may
 // call it.
 func (g *Gate) Sent(lane int, before uint64) {
+	if g.closed.Load() {
+		return
+	}
 	atomic.StoreUint64(&g.path.qps[g.slot].Sent[lane], before)
 }
 
 // Received says that a lane has passed on everything that it got from the underlay before a time of [FastPath.Now]. Any
 // goroutine may call it.
 func (g *Gate) Received(lane int, before uint64) {
+	if g.closed.Load() {
+		return
+	}
 	atomic.StoreUint64(&g.path.qps[g.slot].Received[lane], before)
 }
 
@@ -319,7 +328,7 @@ func (g *Gate) SetPeer(peer FastPeer) error {
 		return err
 	}
 	g.path.peers[slot] = fastFastPeer{
-		Open: 1, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
+		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
 		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(), Since: g.path.Now(),
 	}
 	e := fastPeer{slot, peer}
@@ -349,10 +358,10 @@ func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
 	g.path.settle()
 	last = g.path.peerCounts(e.slot)
 	delete(g.peers, mac)
-	g.path.giveBack(&g.path.freePeers, e.slot)
-	if err != nil {
+	if err != nil { // the programs may still find the slot, which stays unused
 		return last, fmt.Errorf("remove a peer from the fast path: %w", err)
 	}
+	g.path.giveBack(&g.path.freePeers, e.slot)
 	return last, nil
 }
 
@@ -398,18 +407,21 @@ func (g *Gate) Counts() (c GateCounts) {
 	return c
 }
 
-// Close closes the gate and removes the queue pair and its peers.
+// Close closes the gate and removes the queue pair and its peers. Idempotent.
 func (g *Gate) Close() (err error) {
 	g.Shut()
+	if g.closed.Swap(true) {
+		return nil
+	}
 	for mac := range g.peers {
 		_, removed := g.RemovePeer(mac)
 		err = errors.Join(err, removed)
 	}
 	err = errors.Join(err, g.path.maps.netdevs.Delete(uint32(g.spec.Netdev)), g.path.maps.nums.Delete(g.num()))
 	g.path.settle() // a program may have found the queue pair before
-	g.path.giveBack(&g.path.freeGates, g.slot)
 	if err != nil {
 		return fmt.Errorf("remove a queue pair from the fast path: %w", err)
 	}
+	g.path.giveBack(&g.path.freeGates, g.slot)
 	return nil
 }

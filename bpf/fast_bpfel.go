@@ -25,6 +25,7 @@ type fastFastCounts struct {
 type fastFastPeer struct {
 	_            structs.HostLayout
 	Open         uint32
+	Qp           uint32
 	Num          uint32
 	Qkey         uint32
 	FlowLabel    uint32
@@ -32,13 +33,14 @@ type fastFastPeer struct {
 	HopLimit     uint8
 	Mac          [6]uint8
 	Addr         [16]uint8
+	_            [4]byte
 	Since        uint64
 	TxPackets    uint64
 	TxBytes      uint64
 	RxPackets    uint64
 	RxBytes      uint64
 	Heard        uint64
-	_            [40]byte
+	_            [32]byte
 }
 
 type fastFastQp struct {
@@ -76,7 +78,7 @@ type fastNumKey struct {
 
 type fastScratch struct {
 	_ structs.HostLayout
-	B [1024]uint8
+	B [1032]uint8
 }
 
 type fastSourceKey struct {

@@ -205,7 +205,9 @@ func (p *packet) bytes() []byte {
 	udp = append(append(udp, 0, 0), datagram...)
 	ether := make([]byte, 12, 1024)
 	if p.src.Is4() {
-		return append(append(ether, 0x08, 0x00), ipv4Packet(p.src, p.dst, trafficClass, hopLimit, p.id, 17, udp)...)
+		ip := ipv4Packet(p.src, p.dst, trafficClass, hopLimit, p.id, 17, udp)
+		putChecksum(ip, 20, 6)
+		return append(append(ether, 0x08, 0x00), ip...)
 	}
 	ip := ipv6Packet(p.src, p.dst, trafficClass, flowLabel, hopLimit, 17, udp)
 	putChecksum(ip, 40, 6)
@@ -280,6 +282,8 @@ func (h *fastHost) frameTo(to *fastHost, rng *rand.Rand) (partly, whole []byte) 
 		l4[i] = byte(rng.Uint32())
 	}
 	switch p.number {
+	case 17: // not the ports of DHCP
+		l4[0], l4[2] = l4[0]|0x80, l4[2]|0x80
 	case 1:
 		l4[0] = []byte{0, 8}[rng.IntN(2)]
 	case 58:

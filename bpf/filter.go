@@ -113,6 +113,12 @@ func newClock(read func() (uint64, error)) (best clock, err error) {
 	return best, nil
 }
 
+// clockBehind returns a clock that is never ahead of CLOCK_MONOTONIC, which a function reads.
+func clockBehind(read func() (uint64, error)) (clock, error) {
+	at, err := read()
+	return clock{start: time.Now(), at: at}, err
+}
+
 // monotonic reads CLOCK_MONOTONIC, in nanoseconds.
 func monotonic() (uint64, error) {
 	var now unix.Timespec

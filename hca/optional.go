@@ -128,7 +128,8 @@ func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
 	return qp, []Queue{qp}, nil
 }
 
-// FastPathSpec says what a device may carry past the queues of a QP.
+// FastPathSpec says what a device may carry past the queues of a QP. The netdev's host is the only station behind it, and
+// may use any address: otherwise the user holds the fast path.
 type FastPathSpec struct {
 	Netdev    int     // index of a TAP, in the device's network namespace
 	MAC       [6]byte // of the TAP; frames from others take their way through the queues

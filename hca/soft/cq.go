@@ -137,6 +137,7 @@ func (c *CQ) Wait(until time.Time) error {
 	}
 	c.waits.Store(true)
 	defer c.waits.Store(false)
+	c.lane.report(c)
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
@@ -219,8 +220,8 @@ func (c *CQ) empty() bool {
 	return c.ring.Len() == 0
 }
 
-// idle reports whether the owner has handled all completions: it waits for more, and there are none.
-func (c *CQ) idle() bool { return c.waits.Load() && c.empty() }
+// idle reports whether the owner has handled all completions: there are none, and since then, it has been waiting for more.
+func (c *CQ) idle() bool { return c.empty() && c.waits.Load() }
 
 // alarm returns a channel that ticks at the time until, nil for the zero time.
 func (c *CQ) alarm(until time.Time) <-chan time.Time {

@@ -14,7 +14,8 @@ import (
 // again if all of them hold.
 type fastPath struct {
 	qp   *QP
-	addr netip.Addr
+	gid  int        // index of the QP's address
+	addr netip.Addr // that it had
 	gate transport.Gate
 
 	// Guarded by the locks of the QP.
@@ -24,6 +25,7 @@ type fastPath struct {
 
 	mu     sync.Mutex // held by methods that change peers
 	closed bool
+	last   []hca.Counter // once closed
 }
 
 // fastKeys are the keys of the messages that a fast path carries.
@@ -52,18 +54,19 @@ func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
 func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	d := q.dev
 	wire, able := d.lanes[0].wire.(transport.FastPaths)
-	if err := q.usable(); err != nil {
-		return nil, err
-	}
-	// Otherwise flows would have other lanes on the fast path than in the device.
-	if !able || len(q.queues) != len(d.lanes) {
+	switch {
+	case q.usable() != nil:
+		return nil, q.usable()
+	case !able || len(q.queues) != len(d.lanes): // flows would have other lanes than in the device
 		return nil, errors.ErrUnsupported
+	case q.fast.Load() != nil:
+		return nil, hca.ErrBusy
 	}
 	gids := d.env().GIDs
 	if spec.SGIDIndex < 0 || spec.SGIDIndex >= len(gids) || !gids[spec.SGIDIndex].Addr.IsValid() {
 		return nil, hca.ErrInvalid
 	}
-	f := &fastPath{qp: q, addr: gids[spec.SGIDIndex].Addr}
+	f := &fastPath{qp: q, gid: spec.SGIDIndex, addr: gids[spec.SGIDIndex].Addr}
 	g := transport.GateSpec{Netdev: spec.Netdev, MAC: spec.MAC, Addr: f.addr, Num: q.num, MaxPacket: spec.MaxPacket}
 	for _, l := range d.lanes {
 		g.Ports = append(g.Ports, l.wire.SrcPort())
@@ -76,17 +79,34 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 		return nil, errors.Join(hca.ErrBusy, f.gate.Close())
 	}
 	for _, l := range d.lanes {
-		l.wire.(transport.FastPaths).WhenEmpty(l.passed)
+		l.wire.(transport.FastPaths).WhenEmpty(l.emptied)
+	}
+	if q.closed.Load() { // perhaps before it had a fast path
+		return nil, errors.Join(hca.ErrClosed, f.Close())
 	}
 	q.updateGate()
 	return f, nil
 }
 
-// passed notes that everything that came to the lane before a time is with the owners of its QPs' CQs, and for those
-// that have handled it all, with their hosts.
-func (l *lane) passed(before uint64) {
+// emptied notes that everything that came to the lane before a time is in the CQs, and reports that for those whose
+// owners have handled it.
+func (l *lane) emptied(before uint64) {
+	l.delivered.Store(before)
+	l.report(nil)
+}
+
+// report says for the QPs of a CQ, or of all idle ones, until when everything that came to the lane is with the host.
+func (l *lane) report(c *CQ) {
+	before := l.delivered.Load()
+	if before == 0 {
+		return
+	}
 	for _, q := range l.dev.routes.Load().qps {
-		if f := q.fast.Load(); f != nil && q.queues[l.index].recvCQ.idle() {
+		f := q.fast.Load()
+		if f == nil {
+			continue
+		}
+		if x := q.queues[l.index]; (c == nil || x.recvCQ == c) && x.recvCQ.idle() {
 			f.gate.Received(l.index, before)
 		}
 	}
@@ -111,7 +131,8 @@ func (q *QP) updateGate() {
 	q.settleLocked()
 	attr, env := q.queues[0].core.Query(), q.dev.env()
 	keys := fastKeys{attr.QKey, env.PKey(attr.PKeyIndex)}
-	wanted := attr.State == hca.QPRTS && keys.pkey != 0 && env.Up && env.Own(f.addr) && f.holds == 0 &&
+	// The programs compare P_Keys, and a limited member does not accept those of others.
+	wanted := attr.State == hca.QPRTS && keys.pkey&hca.PKeyMembership != 0 && env.Up && env.Own(f.addr) && f.holds == 0 &&
 		!q.dev.paused.Load() && q.usable() == nil && q.fast.Load() == f
 	if !wanted || keys != f.keys {
 		q.shut()
@@ -155,7 +176,8 @@ func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
 	if p.HopLimit == 0 {
 		p.HopLimit = defaultHops
 	}
-	if p.QKey&hca.QKeyControlled != 0 || p.Addr == f.addr {
+	env := f.qp.dev.env()
+	if p.QKey&hca.QKeyControlled != 0 || ah.spec.SGIDIndex != f.gid || env.Own(p.Addr) || p.Addr.Is4() != f.addr.Is4() {
 		return verb("set_fast_peer", f.qp.num.String(), hca.ErrInvalid)
 	}
 	f.mu.Lock()
@@ -217,7 +239,14 @@ func (f *fastPath) Sent(i int, before uint64) {
 }
 
 // Counters implements [hca.FastPath].
-func (f *fastPath) Counters() []hca.Counter { return f.gate.Counters() }
+func (f *fastPath) Counters() []hca.Counter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return f.last
+	}
+	return f.gate.Counters()
+}
 
 // Close implements [hca.FastPath].
 func (f *fastPath) Close() error {
@@ -229,7 +258,8 @@ func (f *fastPath) Close() error {
 	f.closed = true
 	f.qp.lock()
 	f.qp.shut()
-	f.qp.fast.Store(nil)
+	f.qp.fast.CompareAndSwap(f, nil)
 	f.qp.unlock()
+	f.last = f.gate.Counters()
 	return verb("destroy_fast_path", f.qp.num.String(), f.gate.Close())
 }

@@ -46,7 +46,11 @@
 // No frame overtakes another one of its flow. The programs note when a flow last had something for the daemon. The
 // daemon says until when its lanes have passed on everything ([Gate.Sent], [Gate.Received]). A flow takes the fast path only
 // if that is later, and later than the opening of the gate and the peer's appearance. Flows are told apart by a hash;
-// fragments count for all flows between their addresses.
+// fragments count for all flows between their addresses. What happens to frames outside, in the queues of netdevs, is not
+// considered.
+//
+// Packets of the fast path meet neither the firewall rules for local packets of the underlay nor its IPsec policies, in
+// either direction.
 //
 // All netdevs of a FastPath are in one network namespace, because programs know them by their index.
 //
@@ -79,6 +83,6 @@
 // amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are
 // committed, so building the daemon does not require clang; a test checks that they are up to date.
 // The programs use only structures of the kernel's user-space API, so they do not need the type
-// information (BTF) of the running kernel. They load on Linux 5.8 and later; tests run them on the
+// information (BTF) of the running kernel. They load on Linux 5.8 and later, the fast path on 5.17; tests run them on the
 // host's kernel, and in guests with Linux 6.1 and 6.12.
 package bpf

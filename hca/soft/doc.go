@@ -55,10 +55,10 @@
 //
 // A transport may let the kernel carry small messages of a QP between a TAP and the wire
 // ([transport.FastPaths]), past the queues and this package. The state of the QP is its gate: it
-// opens in RTS, and is shut before a verb or an error changes that, and while the port is down, lacks the
-// QP's address or P_Key, or the device is paused. So no message is sent or accepted past a QP that would not
-// do so itself. fastpath.go has the conditions. A lane says when it has delivered everything that has arrived, and
-// the owners of its CQs have taken it: only then may later messages of the same flow overtake nothing.
+// opens in RTS. It is shut before a verb changes that, as soon as an error has, and while the port is
+// down or lacks the QP's address or P_Key, or the device is paused. fastpath.go has the conditions.
+// Messages of one flow stay in order: a lane says until when it has delivered all that arrived, and the
+// owners of its CQs have taken it.
 //
 // # Goroutines and locks
 //

@@ -38,7 +38,7 @@ func TestFastPathAgreesWithCodec(t *testing.T) {
 			nstest.New(t).Do(func() {
 				a, b := twoFastHosts(t, u.addrs)
 				rng := rand.New(rand.NewPCG(1, 2))
-				const frames = 5000
+				const frames = 1000
 				for n := range uint32(frames) {
 					frame, want := a.frameTo(b, rng)
 					result, packet := a.sends(t, frame)
@@ -214,7 +214,7 @@ func testLeavesPackets(t *testing.T, addrs [2]string) {
 	}
 }
 
-var packets = flag.Int("packets", 20000, "how many packets TestFastPathAcceptsNoMoreThanCodec makes in each family")
+var packets = flag.Int("packets", 5000, "how many packets TestFastPathAcceptsNoMoreThanCodec makes in each family")
 
 // Whatever the fast path accepts, the pure codec accepts as well, and finds the same in it.
 func TestFastPathAcceptsNoMoreThanCodec(t *testing.T) {
@@ -385,7 +385,7 @@ func TestFastPathShuts(t *testing.T) {
 		flood.Go(func() { runs(b, b.Underlay, packet) })
 	}
 	carried := 0
-	for n := range 100 {
+	for n := range 40 {
 		for _, h := range []*fastHost{a, b} {
 			peer := map[*fastHost]*fastHost{a: b, b: a}[h]
 			before := h.gate.Counts()

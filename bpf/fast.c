@@ -865,7 +865,7 @@ int receive(struct __sk_buff *skb)
 }
 
 /* The programs that are attached to netdevs. They stay there if the daemon is killed, but the kernel then empties the map,
- * because no process has it open any more, and everything goes its usual way. */
+ * because no process holds it open any more, and everything goes its usual way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 2);

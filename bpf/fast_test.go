@@ -210,7 +210,7 @@ func testLeavesPackets(t *testing.T, addrs [2]string) {
 		}
 	}
 	if p, ok := a.gate.PeerCounts(b.MAC); !ok || p != (bpf.PeerCounts{}) {
-		t.Errorf("a peer of which nothing was carried: %+v, %t", p, ok)
+		t.Errorf("counts of a peer without traffic: %+v, %t", p, ok)
 	}
 }
 

@@ -242,7 +242,7 @@ func putChecksum(ip []byte, header, check int) {
 	field := ip[header+check:]
 	binary.BigEndian.PutUint16(field, pseudo(ip, header))
 	sum := ^fold(ip[header:])
-	if sum == 0 { // UDP: that would mean that there is none (RFC 768)
+	if sum == 0 { // UDP: zero would mean no checksum (RFC 768)
 		sum = 0xffff
 	}
 	binary.BigEndian.PutUint16(field, sum)

@@ -21,7 +21,7 @@ func attachedHosts(t *testing.T, addrs [2]string) (hosts [2]*fastHost, spaces [2
 	t.Helper()
 	spaces[0], spaces[1] = nstest.Pair(t, 1500)
 	for i, ns := range spaces {
-		tap := ns.Tap("ib0") // no one reads it
+		tap := ns.Tap("ib0") // nothing reads it
 		t.Cleanup(func() { tap.Close() })
 		h := &fastHost{GateSpec: bpf.GateSpec{
 			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addr: netip.MustParseAddr(addrs[i]), Num: 0x100 + uint32(i),
@@ -85,7 +85,7 @@ func TestFastPathCarriesTraffic(t *testing.T) {
 	}
 }
 
-// exchange sends small requests over one TCP connection, each of which is answered, and returns how long each took, sorted.
+// exchange sends small requests over one TCP connection, waits for the answer to each, and returns how long each took, sorted.
 func exchange(t *testing.T, spaces [2]*nstest.Namespace, addr string, times int) (took []time.Duration) {
 	t.Helper()
 	var listener net.Listener

@@ -10,7 +10,7 @@ import (
 )
 
 // fastPath is the fast path of a QP. Its gate is open while the QP is in RTS, the port is up, the device is
-// not paused, and no one holds it. Whoever ends one of these conditions shuts the gate first. Afterwards, updateGate opens it
+// not paused, and no one holds it. A change that ends one of these conditions shuts the gate first. Afterwards, updateGate opens it
 // again if all of them hold.
 type fastPath struct {
 	qp   *QP

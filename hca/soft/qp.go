@@ -19,7 +19,7 @@ type QP struct {
 	spec   hca.QPSpec
 	queues []*queue
 	closed atomic.Bool
-	fast   atomic.Pointer[fastPath] // nil: there is none
+	fast   atomic.Pointer[fastPath] // nil: no fast path
 }
 
 // queue is a send queue and a receive queue of a QP: an engine's QP with its locks and its CQs.

@@ -25,7 +25,7 @@ type Config struct {
 	// 1. It must be a power of two, because the numbers of source ports are divided by it. Open
 	// ignores it.
 	Lanes int
-	// FastPath is the kernel's fast path of this process; nil: there is none. The caller attaches its program to the netdev.
+	// FastPath is the kernel's fast path of this process; nil: no fast path. The caller attaches its program to the netdev.
 	FastPath *bpf.FastPath
 	RecvBuf  int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf  int // send buffer of the socket in bytes; 0 means 128 MiB
@@ -40,7 +40,7 @@ type Transport struct {
 	ports   *ports // of the reserve
 	watch   *watcher
 	paths   *pathSockets
-	fast    *bpf.FastPath // of the process; nil: there is none
+	fast    *bpf.FastPath // of the process; nil: no fast path
 	lane    int           // its number; watch, groups and paths belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close

@@ -1,0 +1,244 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+)
+
+// GateSpec describes a queue pair to the fast path.
+type GateSpec struct {
+	Netdev, Underlay int // indexes of the TAP and of the underlay
+	MAC              [6]byte
+	Addr             netip.Addr // of the queue pair's GID
+	Num              uint32
+	Ports            []uint16 // UDP source ports, of each lane
+	MaxPacket        int      // the longest IP packet to carry, in bytes
+}
+
+// GateKeys are what a queue pair sends and accepts.
+type GateKeys struct {
+	QKey uint32
+	PKey uint16
+	PSN  uint32 // of the first packet, 24 bits
+}
+
+// Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call its methods, if they
+// do not say otherwise.
+type Gate struct {
+	path   *FastPath
+	slot   uint32
+	spec   GateSpec
+	peers  map[[6]byte]fastPeer
+	closed atomic.Bool
+}
+
+// FastPeer is a peer of a queue pair.
+type FastPeer struct {
+	MAC                    [6]byte // by which the host knows it
+	Addr                   netip.Addr
+	Num, QKey              uint32
+	TrafficClass, HopLimit uint8
+	FlowLabel              uint32 // 20 bits
+}
+
+type fastPeer struct {
+	slot uint32
+	FastPeer
+}
+
+// PeerCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
+type PeerCounts struct {
+	TxPackets, TxBytes, RxPackets, RxBytes uint64
+	Heard                                  uint64 // when the last one came, see [FastPath.Now]; 0: none has
+}
+
+// GateCounts are the frames from the host and the packets from the underlay, by verdict.
+type GateCounts struct {
+	Tx, Rx           [NumVerdict]uint64
+	TxBytes, RxBytes uint64 // of the frames carried, from the Ethernet header on
+}
+
+// Gate adds a queue pair, whose gate is closed. No other one has its TAP, or its number at its underlay.
+func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
+	qp := fastFastQp{
+		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
+		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
+	}
+	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
+		return nil, fmt.Errorf("no fast path with %d lanes, packets of %d bytes and the address %s", n, spec.MaxPacket, spec.Addr)
+	}
+	qp.Addr = spec.Addr.As16()
+	for i, port := range spec.Ports {
+		qp.Ports[i] = bits.ReverseBytes16(port) // the programs are built for little-endian machines
+	}
+	slot, err := p.take(&p.freeGates, ErrNoGate)
+	if err != nil {
+		return nil, err
+	}
+	p.qps[slot] = qp
+	g := &Gate{path: p, slot: slot, spec: spec, peers: map[[6]byte]fastPeer{}}
+	for cpu := range p.running {
+		*g.counted(cpu) = fastFastCounts{}
+	}
+	if err = p.maps.netdevs.Update(qp.Netdev, slot, ebpf.UpdateNoExist); err == nil {
+		if err = p.maps.nums.Update(g.num(), slot, ebpf.UpdateNoExist); err != nil {
+			err = errors.Join(err, p.maps.netdevs.Delete(qp.Netdev))
+			p.settle()
+		}
+	}
+	if err != nil {
+		p.giveBack(&p.freeGates, slot)
+		return nil, fmt.Errorf("add a queue pair to the fast path: %w", err)
+	}
+	return g, nil
+}
+
+// Open opens the gate, which is closed. The fast path carries what belongs to a lane once the lane has passed on what it got
+// before.
+func (g *Gate) Open(keys GateKeys) {
+	qp := &g.path.qps[g.slot]
+	qp.Qkey, qp.Pkey, qp.Psn = keys.QKey, keys.PKey, keys.PSN
+	qp.Since = g.path.Now()
+	g.path.settle() // programs that begin now read what was written
+	atomic.StoreUint32(&qp.Open, 1)
+}
+
+// Shut closes the gate. From its return on, the programs decide to send nothing from the queue pair and accept nothing for
+// it; the kernel may still pass on what they have decided in the last microseconds. Idempotent. Any goroutine may call it.
+func (g *Gate) Shut() {
+	if !g.closed.Load() {
+		atomic.StoreUint32(&g.path.qps[g.slot].Open, 0)
+		g.path.settle() // also for another caller, which may be waiting here
+	}
+}
+
+// Sent says that a lane has passed on everything that it got from the TAP before a time of [FastPath.Now]. Any goroutine may
+// call it.
+func (g *Gate) Sent(lane int, before uint64) {
+	if g.closed.Load() {
+		return
+	}
+	atomic.StoreUint64(&g.path.qps[g.slot].Sent[lane], before)
+}
+
+// Received says that a lane has passed on everything that it got from the underlay before a time of [FastPath.Now]. Any
+// goroutine may call it.
+func (g *Gate) Received(lane int, before uint64) {
+	if g.closed.Load() {
+		return
+	}
+	atomic.StoreUint64(&g.path.qps[g.slot].Received[lane], before)
+}
+
+// PSN returns the sequence number of the next packet, in its low 24 bits.
+func (g *Gate) PSN() uint32 { return atomic.LoadUint32(&g.path.qps[g.slot].Psn) }
+
+// SetPeer adds a peer that has no other's MAC or address.
+func (g *Gate) SetPeer(peer FastPeer) error {
+	slot, err := g.path.take(&g.path.freePeers, ErrNoPeer)
+	if err != nil {
+		return err
+	}
+	g.path.peers[slot] = fastFastPeer{
+		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
+		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(), Since: g.path.Now(),
+	}
+	e := fastPeer{slot, peer}
+	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
+		if err = g.path.maps.sources.Update(g.source(e), slot, ebpf.UpdateNoExist); err != nil {
+			err = errors.Join(err, g.path.maps.targets.Delete(g.target(e)))
+			g.path.settle()
+		}
+	}
+	if err != nil {
+		g.path.giveBack(&g.path.freePeers, slot)
+		return fmt.Errorf("add a peer to the fast path: %w", err)
+	}
+	g.peers[peer.MAC] = e
+	return nil
+}
+
+// RemovePeer removes a peer, if it is there, and returns its last counts. From its return on, the programs send nothing to
+// the peer and accept nothing from it.
+func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
+	e, ok := g.peers[mac]
+	if !ok {
+		return PeerCounts{}, nil
+	}
+	atomic.StoreUint32(&g.path.peers[e.slot].Open, 0)
+	err = errors.Join(g.path.maps.targets.Delete(g.target(e)), g.path.maps.sources.Delete(g.source(e)))
+	g.path.settle()
+	last = g.path.peerCounts(e.slot)
+	delete(g.peers, mac)
+	if err != nil { // the programs may still find the slot, which stays unused
+		return last, fmt.Errorf("remove a peer from the fast path: %w", err)
+	}
+	g.path.giveBack(&g.path.freePeers, e.slot)
+	return last, nil
+}
+
+// PeerCounts returns the counts of a peer since SetPeer; ok is false if there is no such peer.
+func (g *Gate) PeerCounts(mac [6]byte) (c PeerCounts, ok bool) {
+	e, ok := g.peers[mac]
+	if !ok {
+		return PeerCounts{}, false
+	}
+	return g.path.peerCounts(e.slot), true
+}
+
+func (p *FastPath) peerCounts(slot uint32) PeerCounts {
+	peer := &p.peers[slot]
+	return PeerCounts{
+		TxPackets: atomic.LoadUint64(&peer.TxPackets), TxBytes: atomic.LoadUint64(&peer.TxBytes),
+		RxPackets: atomic.LoadUint64(&peer.RxPackets), RxBytes: atomic.LoadUint64(&peer.RxBytes),
+		Heard: atomic.LoadUint64(&peer.Heard),
+	}
+}
+
+func (g *Gate) num() fastNumKey {
+	return fastNumKey{Underlay: uint32(g.spec.Underlay), Num: g.spec.Num}
+}
+
+func (g *Gate) target(e fastPeer) fastTargetKey { return fastTargetKey{Qp: g.slot, Mac: e.MAC} }
+
+func (g *Gate) source(e fastPeer) fastSourceKey {
+	return fastSourceKey{Qp: g.slot, Num: e.Num, Addr: e.Addr.As16()}
+}
+
+func (g *Gate) counted(cpu int) *fastFastCounts { return &g.path.counts[cpu*maxGates+int(g.slot)] }
+
+// Counts returns the counts since the gate was added. Any goroutine may call it until Close.
+func (g *Gate) Counts() (c GateCounts) {
+	for cpu := range g.path.running {
+		n := g.counted(cpu)
+		addTo(c.Tx[:], n.Tx[:])
+		addTo(c.Rx[:], n.Rx[:])
+		c.TxBytes += atomic.LoadUint64(&n.TxBytes)
+		c.RxBytes += atomic.LoadUint64(&n.RxBytes)
+	}
+	return c
+}
+
+// Close closes the gate and removes the queue pair and its peers. Idempotent.
+func (g *Gate) Close() (err error) {
+	g.Shut()
+	if g.closed.Swap(true) {
+		return nil
+	}
+	for mac := range g.peers {
+		_, removed := g.RemovePeer(mac)
+		err = errors.Join(err, removed)
+	}
+	err = errors.Join(err, g.path.maps.netdevs.Delete(uint32(g.spec.Netdev)), g.path.maps.nums.Delete(g.num()))
+	g.path.settle() // a program may have found the queue pair before
+	if err != nil {
+		return fmt.Errorf("remove a queue pair from the fast path: %w", err)
+	}
+	g.path.giveBack(&g.path.freeGates, g.slot)
+	return nil
+}

@@ -55,8 +55,9 @@
 //	         with the next view of a usable one
 //
 // Joins after a light event are spread over half a second, because a restarted subnet
-// manager asks all hosts at once. A second event within a second is followed a second
-// after the first, and further ones only each 10 s.
+// manager asks all hosts at once. A second event within two seconds is followed a second
+// after the first, and further ones only each 10 s, until there was none for two seconds. Six
+// joins may follow events without such a pause, and one more for each 10 s.
 //
 // # Paths
 //

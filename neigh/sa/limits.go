@@ -57,11 +57,14 @@ const (
 	rejoinSpread = 500 * time.Millisecond
 	// kernelDelay is the wait after the kernel's interfaces want fewer groups: by then they have left the others.
 	kernelDelay = 100 * time.Millisecond
-	// The first rejoin after an event is sent at once, the second rushPause after it, and others each flurryPause, until
-	// there was none for calmTime. So two events in a row lose nothing, and a flurry of them floods nothing.
+	// The first rejoin of a flurry of events is sent at once, the second rushPause after it, and others each flurryPause. So
+	// two events in a row lose nothing, and a flurry floods nothing. It is over when there was no event for calmTime, since a
+	// port whose subnet manager has restarted receives no multicast until it rejoins. If flurries follow each other, no
+	// more than mostSpent rejoins precede the pauses.
 	rushPause   = time.Second
 	flurryPause = 10 * time.Second
-	calmTime    = 30 * time.Second
+	calmTime    = 2 * time.Second
+	mostSpent   = 6
 	// refusedPause is the pause after a refused join; it doubles up to maxPause.
 	refusedPause = time.Second
 )

@@ -5,23 +5,28 @@ import "time"
 // pace spaces the Sets that events cause.
 type pace struct {
 	last  time.Time // the latest Set
-	sets  int       // caused by events in this flurry
+	event time.Time // the latest event
+	row   int       // Sets caused by the events of this flurry
+	spent int       // Sets caused by events, less one for each flurryPause
+	since time.Time // from when the next flurryPause counts
 	urged bool      // the next Set is caused by an event
 }
 
 // due returns when a Set may be sent that an event causes, and that should be sent after some time.
 func (p *pace) due(now time.Time, after time.Duration) time.Time {
-	if now.Sub(p.last) > calmTime {
-		p.sets = 0
+	if now.Sub(p.event) > calmTime {
+		p.row = 0
 	}
-	p.urged = true
+	for p.spent > 0 && now.Sub(p.since) >= flurryPause {
+		p.spent, p.since = p.spent-1, p.since.Add(flurryPause)
+	}
+	p.event, p.urged = now, true
 	at, earliest := now.Add(after), p.last
-	switch p.sets {
-	case 0:
-	case 1:
-		earliest = p.last.Add(rushPause)
-	default:
+	switch {
+	case p.row > 1 || p.spent >= mostSpent:
 		earliest = p.last.Add(flurryPause)
+	case p.row == 1:
+		earliest = p.last.Add(rushPause)
 	}
 	if at.Before(earliest) {
 		return earliest
@@ -32,8 +37,11 @@ func (p *pace) due(now time.Time, after time.Duration) time.Time {
 // set counts a Set.
 func (p *pace) set(now time.Time) {
 	p.last = now
-	if p.urged {
-		p.urged = false
-		p.sets++
+	if !p.urged {
+		return
 	}
+	if p.spent == 0 {
+		p.since = now
+	}
+	p.urged, p.row, p.spent = false, p.row+1, p.spent+1
 }

@@ -20,7 +20,8 @@
 //
 // The kernel elects the leader, and releases the locks of a process that dies, in any PID,
 // mount or network namespace. All processes watch the intent file; since events may be
-// lost, each also reads it once a second.
+// lost, each also reads it once a second, and four times a second during a reset that it
+// could lead itself.
 //
 // # Rules
 //

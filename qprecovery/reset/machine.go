@@ -14,9 +14,13 @@ const (
 	// each try may keep a device closed for one of them.
 	retryMost = 4
 
-	tryEvery     = 10 * time.Millisecond // a tenth of the time a reset usually takes
-	pollEvery    = time.Second           // finds a lost event, or a leader that died
-	orphanPolls  = 3
+	tryEvery    = 10 * time.Millisecond // a tenth of the time a reset usually takes
+	pollEvery   = time.Second           // finds a lost event, or a leader that died
+	orphanPolls = 3
+	// followEvery is pollEvery for a process that could lead the reset. It differs from pollEvery, because the looks of
+	// processes that the same event has woken would coincide for ever: each would find the lock on the intent held by
+	// another one that only looks, until the reset ends without a leader.
+	followEvery  = pollEvery / 4
 	silentMargin = time.Second // time that a leader may take in addition to grace and limit
 )
 
@@ -209,8 +213,12 @@ func (m *Machine) become(s State, deadline time.Time) {
 
 // lookAgain schedules the next look at the intent in states in which others may write it.
 func (m *Machine) lookAgain() {
-	if m.conf.Shared && !m.state.Leads() {
-		m.lookAt = m.now.Add(pollEvery)
+	if !m.conf.Shared || m.state.Leads() {
+		return
+	}
+	m.lookAt = m.now.Add(pollEvery)
+	if m.able && m.open() {
+		m.lookAt = m.now.Add(followEvery)
 	}
 }
 

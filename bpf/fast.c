@@ -474,8 +474,8 @@ static __always_inline int finish_outer(struct work *w, const struct fast_peer *
 }
 
 /* replace replaces the frame by the packet from b on, of n bytes. It returns LENGTH if the kernel refuses to change such a
- * frame, which is as before, or LOST. The checksum of the frame may be partial. Removing bytes in front moves its start before the data, so that
- * the kernel forgets it (skb_postpull_rcsum). */
+ * frame, which is as before, or LOST. The checksum of the frame may be partial. Removing bytes in front moves its start
+ * before the data, so that the kernel forgets it (skb_postpull_rcsum). */
 #define SHIFT 64 /* more than a TCP checksum is from the start of any frame */
 static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family, __be16 type, const __u8 *b, __u32 n)
 {

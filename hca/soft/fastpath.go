@@ -10,8 +10,8 @@ import (
 )
 
 // fastPath is the fast path of a QP. Its gate is open while the QP is in RTS, the port is up, the device is
-// not paused, and no one holds it. A change that ends one of these conditions shuts the gate first. Afterwards, updateGate opens it
-// again if all of them hold.
+// not paused, and no one holds it. A change that ends one of these conditions shuts the gate first.
+// Afterwards, updateGate opens it again if all of them hold.
 type fastPath struct {
 	qp   *QP
 	gid  int        // index of the QP's address

@@ -19,8 +19,9 @@ const (
 
 // Pause stops receiving at a boundary: what was read from the transports is delivered, and what
 // arrives from then on stays in them, for this device after Resume, or for another process. The
-// owners of the queue pairs must post receives meanwhile. Fast paths carry nothing; sending is not affected otherwise. On error,
-// ErrBusy or ErrClosed, the device is not paused. The caller serializes Pause and Resume.
+// owners of the queue pairs must post receives meanwhile. Fast paths carry nothing; otherwise,
+// sending is not affected. On error, ErrBusy or ErrClosed, the device is not paused. The caller
+// serializes Pause and Resume.
 func (d *Device) Pause() error {
 	d.arrived(0)
 	d.mu.Lock()

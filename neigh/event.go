@@ -141,10 +141,18 @@ type Restored struct {
 // with Idle false must follow the first frame.
 type DataIdle struct{ Idle bool }
 
+// Carried is data of a peer that has not passed the data path since the last Carried, in bytes of IP packets. It counts
+// like data that has.
+type Carried struct {
+	MAC         ipoib.MAC
+	Sent, Heard uint64
+}
+
 // Tick has no effect but the passing of time; see [Table.NextDeadline].
 type Tick struct{}
 
 func (DataIdle) event()       {}
+func (Carried) event()        {}
 func (FromHost) event()       {}
 func (FromFabric) event()     {}
 func (Attached) event()       {}

@@ -72,3 +72,11 @@ func (p *peer) alive(now time.Time) bool {
 
 // seen reports whether there was traffic since the last call.
 func (t *traffic) seen() bool { return t.mark.Load() && t.mark.Swap(false) }
+
+// add marks and counts traffic of n bytes.
+func (t *traffic) add(n uint64) {
+	if n > 0 {
+		t.bytes.Add(n)
+		mark(&t.mark)
+	}
+}

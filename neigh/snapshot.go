@@ -16,6 +16,7 @@ import (
 type Snapshot struct {
 	epoch     uint64
 	up        bool
+	alone     bool
 	self      hca.UDSource
 	broadcast hca.UDDest
 	groups    map[hca.GID]hca.UDDest
@@ -52,6 +53,12 @@ type macKey uint64
 
 func keyOf(m ipoib.MAC) macKey {
 	return macKey(binary.BigEndian.Uint16(m[:]))<<32 | macKey(binary.BigEndian.Uint32(m[2:]))
+}
+
+func (k macKey) mac() (m ipoib.MAC) {
+	binary.BigEndian.PutUint16(m[:], uint16(k>>32))
+	binary.BigEndian.PutUint32(m[2:], uint32(k))
+	return m
 }
 
 // Epoch returns the number of the snapshot, counted from 1; the zero value has

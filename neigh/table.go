@@ -114,6 +114,8 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 		t.host.stations.restore(ev.Stations, t.step.now)
 	case DataIdle:
 		t.dataIdle(ev.Idle)
+	case Carried:
+		t.carried(ev)
 	case Tick:
 	}
 	t.stationsChanged()
@@ -180,6 +182,16 @@ func (t *Table) dataIdle(idle bool) {
 		t.marksDue = time.Time{}
 		t.peers.readMarks()
 	}
+}
+
+// carried marks and counts data that has not passed the data path. The peer may be gone.
+func (t *Table) carried(ev Carried) {
+	p := t.peers.live.byMAC[ev.MAC]
+	if p == nil {
+		return
+	}
+	p.sent.add(ev.Sent)
+	p.heard.add(ev.Heard)
 }
 
 // schedule arms readMarks while there are peers and the data path is not idle, and sweep while there is anything

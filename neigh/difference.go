@@ -1,0 +1,40 @@
+package neigh
+
+import (
+	"reflect"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// Alone reports whether no station is known behind ib0, which is no port of a bridge.
+func (s *Snapshot) Alone() bool { return s.alone }
+
+// Destinations calls f for each MAC whose destination is not the one of a former snapshot of the same table, with the
+// destination, or with ok false if it has none any more. It costs about as much as copying the peers that have changed since.
+func (s *Snapshot) Destinations(former *Snapshot, f func(mac ipoib.MAC, to hca.UDDest, ok bool)) {
+	for i := range numShards {
+		was, is := former.routes.shard(i), s.routes.shard(i)
+		if reflect.ValueOf(was).Pointer() == reflect.ValueOf(is).Pointer() { // the snapshots share it
+			continue
+		}
+		for key, r := range is {
+			if before, ok := was[key]; !ok || before.dest != r.dest {
+				f(key.mac(), r.dest, true)
+			}
+		}
+		for key := range was {
+			if _, ok := is[key]; !ok {
+				f(key.mac(), hca.UDDest{}, false)
+			}
+		}
+	}
+}
+
+// shard returns a map of the table, which may be nil.
+func (t *shards[K, V]) shard(i int) map[K]V {
+	if t == nil {
+		return nil
+	}
+	return t[i]
+}

@@ -43,6 +43,9 @@ func (c *CQ) Close() error {
 // silent reports whether the CQ no longer delivers completions.
 func (c *CQ) silent() bool { return c.stopped.Load() || c.dev.mute.Load() }
 
+// failed reports whether a fault has ended the use of the CQ.
+func (c *CQ) failed() bool { return c.void.Load() || c.stopped.Load() || c.held }
+
 // Arm implements [hca.CQ]. A lost completion does not wake Wait.
 func (c *CQ) Arm() error {
 	switch {
@@ -97,7 +100,7 @@ func (c *CQ) review(wcs []hca.WC) (kept int) {
 	defer d.mu.Unlock()
 	for i := range wcs {
 		c.fireFault()
-		if c.void.Load() || c.stopped.Load() {
+		if c.failed() {
 			break
 		}
 		if q := d.qps[wcs[i].QPN]; q != nil && !q.review(c, &wcs[i]) {

@@ -126,6 +126,7 @@ func (d *Device) recount() {
 		busy = busy || q.affected()
 	}
 	d.busy.Store(busy)
+	d.holdFast()
 }
 
 func (d *Device) fireOne(k Kind) bool {
@@ -155,6 +156,9 @@ func (d *Device) apply(k Kind) {
 		d.report(func(p *port) { p.noPKey = !p.noPKey }, hca.AsyncEvent{Type: hca.EventPKeyChange, On: first})
 	default: // not instant
 	}
+	d.mu.Lock()
+	d.holdFast()
+	d.mu.Unlock()
 	if k == Unplug && d.opts.OnUnplug != nil {
 		d.opts.OnUnplug()
 	}

@@ -1,14 +1,50 @@
 package faults
 
-import "ipoibd/hca"
+import (
+	"slices"
+
+	"ipoibd/hca"
+)
+
+// fastPath is a fast path that is held while the device has faults, which do not reach what it carries.
+type fastPath struct {
+	hca.FastPath
+	held bool // guarded by Device.mu
+}
 
 var _ hca.FastPathCreator = (*QP)(nil)
 
-// CreateFastPath implements [hca.FastPathCreator]. What the fast path carries, no fault reaches: its user holds it while
-// there are any.
+// CreateFastPath implements [hca.FastPathCreator].
 func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
 	if err := q.dev.enter("create_fast_path"); err != nil {
 		return nil, err
 	}
-	return hca.CreateFastPath(q.QP, spec)
+	inner, err := hca.CreateFastPath(q.QP, spec)
+	if err != nil {
+		return nil, err
+	}
+	f := &fastPath{FastPath: inner}
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	q.fast = f
+	q.dev.holdFast()
+	return f, nil
+}
+
+// holdFast holds the fast path of each QP that a fault may affect, and releases the others. d.mu is held.
+func (d *Device) holdFast() {
+	all := d.busy.Load() || d.mute.Load() || d.gone.Load() || d.port != port{}
+	for _, q := range d.qps {
+		hold := all || slices.ContainsFunc(q.cqs, (*CQ).failed)
+		f := q.fast
+		switch {
+		case f == nil || f.held == hold:
+		case hold:
+			f.held = true
+			f.Hold()
+		default:
+			f.held = false
+			f.Release()
+		}
+	}
 }

@@ -11,11 +11,13 @@ type QP struct {
 	hca.QP
 	dev    *Device
 	sendCQ *CQ
+	cqs    []*CQ // of all queues
 
 	// Guarded by Device.mu.
-	victims []victim // posted sends for which a fault has fired
-	deaf    bool     // receives do not complete
-	broken  bool     // a receive failed; later ones are flushed
+	victims []victim  // posted sends for which a fault has fired
+	deaf    bool      // receives do not complete
+	broken  bool      // a receive failed; later ones are flushed
+	fast    *fastPath // created last; nil: none
 }
 
 var _ hca.QP = (*QP)(nil)

@@ -59,8 +59,14 @@ func openSoft(t testing.TB, f *memfabric.Fabric, name string, addr netip.Addr) (
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{TB: t}
 	dev, _ := openSoft(t, memfabric.New(1), "a", rigAddr)
+	return rigOn(t, dev)
+}
+
+// rigOn returns a rig on a device.
+func rigOn(t testing.TB, dev hca.Device) *rig {
+	t.Helper()
+	r := &rig{TB: t}
 	r.dev = faults.Wrap(dev, faults.Options{OnUnplug: func() { r.unplugged++ }})
 	r.pd = have(r.dev.AllocPD())(t)
 	r.send = have(r.dev.CreateCQ(hca.CQSpec{Entries: 4 * rigDepth}))(t)

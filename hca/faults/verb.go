@@ -118,12 +118,14 @@ func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queu
 		return nil, nil, err
 	}
 	var pairs []hca.CQPair // the backend's
+	var own []*CQ
 	for _, pair := range cqs {
 		s, r := p.dev.own(pair.Send), p.dev.own(pair.Recv)
 		if s == nil || r == nil {
 			return nil, nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
 		}
 		pairs = append(pairs, hca.CQPair{Send: s.CQ, Recv: r.CQ})
+		own = append(own, s, r)
 	}
 	if p.dev.busy.Load() && p.dev.fireOne(CreateQPFails) {
 		return nil, nil, wrap("create_qp", hca.ErrNoMemory)
@@ -132,7 +134,7 @@ func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queu
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &QP{QP: inner, dev: p.dev, sendCQ: p.dev.own(cqs[0].Send)}
+	q := &QP{QP: inner, dev: p.dev, sendCQ: own[0], cqs: own}
 	p.dev.mu.Lock()
 	defer p.dev.mu.Unlock()
 	p.dev.qps[inner.Num()] = q

@@ -12,7 +12,7 @@
 #define LANES 8
 #define ADDR_LEN 16
 #define MAC_LEN 6
-#define FLOWS 1024 /* a power of two */
+#define FLOWS 1024 /* a power of two, and a multiple of LANES */
 
 /* The longest IP packet that any queue pair may carry. bpf_csum_diff took at most 512 bytes before Linux 6.13, and the
  * packet, its padding and the ICRC are one of its arguments. */
@@ -48,7 +48,7 @@ enum verdict {
 	LENGTH,   /* too long, too short, or to be cut */
 	KIND,     /* not TCP, UDP or an ICMP echo, or with options or fragments, or of interest to the daemon */
 	STRANGER, /* not from the TAP's own MAC, or no peer */
-	ORDER,    /* an earlier one of the flow may still be with the daemon */
+	ORDER,    /* an earlier one of the flow may still be on its way through the daemon */
 	HEADER,   /* a header that the daemon examines and counts */
 	DAMAGED,  /* a checksum or the ICRC is wrong, which the daemon counts */
 	VERDICTS,
@@ -63,13 +63,13 @@ struct fast_qp {
 	__u32 num, qkey;
 	__u32 max;               /* the longest IP packet in a frame, in bytes */
 	__u32 psn;               /* of the next packet */
+	__u32 buckets;           /* of each lane, a power of two; see bucket_of */
 	__u16 pkey, lanes;
 	__u8 addr[ADDR_LEN];     /* that of the GID; an IPv4 address as IPv6 maps it */
 	__u8 mac[MAC_LEN];       /* of the TAP */
 	__u16 ports[LANES];      /* UDP source ports, in network order */
-	/* Times (CLOCK_MONOTONIC, in ns): a lane has passed on everything that it got before. */
-	__u64 sent[LANES], received[LANES];
-	__u64 since; /* the gate was opened */
+	/* Lanes that have passed on all that they got before there was a count of it: a bit for each. */
+	__u32 tx_ready, rx_ready;
 } __attribute__((aligned(CACHE_LINE)));
 
 /* A peer of a queue pair. The daemon writes all but the counts. */
@@ -81,9 +81,7 @@ struct fast_peer {
 	__u8 traffic_class, hop_limit;
 	__u8 mac[MAC_LEN];
 	__u8 addr[ADDR_LEN];
-	__u64 since; /* it was opened */
 	__u64 tx_packets, tx_bytes, rx_packets, rx_bytes;
-	__u64 heard; /* when a packet came from it last */
 } __attribute__((aligned(CACHE_LINE)));
 
 struct fast_counts {
@@ -128,10 +126,16 @@ struct fast_running {
 	__u64 turns;
 } __attribute__((aligned(CACHE_LINE)));
 
-/* Times at which a flow last had a frame or a packet that went to the daemon, by hash. */
-struct stamps {
-	__u64 sent[FLOWS], received[FLOWS];
+/* Of each flow, by bucket_of: how many frames or packets the programs have left to the daemon, and how many of them
+ * the daemon has passed on, or believes to be lost. The daemon writes passed. */
+struct fast_flows {
+	__u32 left[FLOWS], passed[FLOWS];
 };
+
+/* The flows of a queue pair. */
+struct fast_order {
+	struct fast_flows tx, rx;
+} __attribute__((aligned(CACHE_LINE)));
 
 /* A RoCEv2 packet. The IPoIB header has a fixed place, whatever the family of the underlay. In front of the IP header
  * are eight bytes of ones, which stand for a local route header in the ICRC (IBA A17.3.3). */
@@ -154,17 +158,11 @@ ARRAY(qps, struct fast_qp, QUEUE_PAIRS);
 ARRAY(peers, struct fast_peer, PEERS);
 ARRAY(counts, struct fast_counts, QUEUE_PAIRS); /* for each CPU */
 ARRAY(running, struct fast_running, 1);         /* for each CPU */
+ARRAY(orders, struct fast_order, QUEUE_PAIRS);
 HASH(netdevs, __u32, QUEUE_PAIRS);
 HASH(nums, struct num_key, QUEUE_PAIRS);
 HASH(targets, struct target_key, PEERS);
 HASH(sources, struct source_key, PEERS);
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, QUEUE_PAIRS);
-	__type(key, __u32);
-	__type(value, struct stamps);
-} flows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -213,7 +211,7 @@ struct work {
 	struct __sk_buff *skb;
 	struct fast_qp *qp;
 	struct scratch *s;
-	struct stamps *stamps;
+	struct fast_order *order;
 	__u32 slot;
 };
 
@@ -500,18 +498,36 @@ static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family
 	return CARRIED;
 }
 
-/* in_order reports whether everything that the flow had before has left the daemon, which has passed on all it got
- * before a time. */
-static __always_inline int in_order(const __u64 *stamps, struct flow f, __u64 since, __u64 passed)
+/* lane_of returns the lane that gets a frame from the host, as the steering program chooses it. */
+static __always_inline __u32 lane_of(const struct fast_qp *qp, __u32 hash)
 {
-	return stamps[f.hash % FLOWS] < passed && stamps[f.pair % FLOWS] < passed && since < passed;
+	return (__u64)hash * qp->lanes >> 32;
+}
+
+/* bucket_of returns where a flow of a lane is counted. Each lane has buckets of its own. */
+static __always_inline __u32 bucket_of(const struct fast_qp *qp, __u32 lane, __u32 hash)
+{
+	return bounded(lane * qp->buckets + (hash & (qp->buckets - 1)), FLOWS);
+}
+
+/* in_order reports whether the daemon has passed on all that it was left of a flow. */
+static __always_inline int in_order(const struct fast_flows *f, __u32 bucket)
+{
+	return *(volatile __u32 *)&f->left[bucket] == *(volatile __u32 *)&f->passed[bucket];
+}
+
+/* leave counts a frame or packet that is left to the daemon. Flows that are not known do not matter. */
+static __always_inline void leave(struct fast_flows *f, const struct fast_qp *qp, __u32 lane, __u32 hash)
+{
+	if (hash)
+		__sync_fetch_and_add(&f->left[bucket_of(qp, lane, hash)], 1);
 }
 
 static __always_inline enum verdict send_frame(struct work *w, struct flow f, __be16 type)
 {
 	struct __sk_buff *skb = w->skb;
 	struct fast_qp *qp = w->qp;
-	__u32 len = skb->len, n = len - ETHER_LEN, end, pad, lane, *at;
+	__u32 len = skb->len, n = len - ETHER_LEN, end, pad, lane = bounded(lane_of(qp, f.hash), LANES), *at;
 	struct target_key key = {.qp = w->slot};
 	__u8 *b = w->s->b, *ether = b + AT_PACKET - ETHER_LEN;
 	struct fast_peer *to;
@@ -534,8 +550,8 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	if (!to || !*(volatile __u32 *)&to->open || to->qp != w->slot || *(__u32 *)to->mac != *(__u32 *)key.mac ||
 	    *(__u16 *)(to->mac + 4) != *(__u16 *)(key.mac + 4))
 		return STRANGER;
-	lane = bounded((__u64)f.hash * qp->lanes >> 32, LANES);
-	if (!in_order(w->stamps->sent, f, to->since > qp->since ? to->since : qp->since, qp->sent[lane]))
+	if (!(qp->tx_ready >> lane & 1) || !in_order(&w->order->tx, bucket_of(qp, lane, f.hash)) ||
+	    !in_order(&w->order->tx, bucket_of(qp, lane_of(qp, f.pair), f.pair)))
 		return ORDER;
 	*(__u64 *)(b + AT_PACKET + bounded(n, SUM_ROOM)) = 0; /* the checksum and the padding read it */
 	if (complete_packet(b + AT_PACKET, type, n))
@@ -567,9 +583,9 @@ static __always_inline int work_for(struct work *w, struct __sk_buff *skb, __u32
 	w->skb = skb;
 	w->slot = *slot;
 	w->qp = bpf_map_lookup_elem(&qps, slot);
-	w->stamps = bpf_map_lookup_elem(&flows, slot);
+	w->order = bpf_map_lookup_elem(&orders, slot);
 	w->s = bpf_map_lookup_elem(&scratches, &zero);
-	return w->qp && w->stamps && w->s ? 0 : -1;
+	return w->qp && w->order && w->s ? 0 : -1;
 }
 
 /* turn notes that a program begins or ends on this CPU. It is a full barrier, since its result is used. */
@@ -592,13 +608,13 @@ static __always_inline struct fast_counts *counts_of(__u32 slot)
 	return bpf_map_lookup_elem(&counts, &at);
 }
 
-/* count_sent counts how a frame ended, and notes that its flow has one with the daemon. */
+/* count_sent counts how a frame ended. */
 static __always_inline void count_sent(struct work *w, enum verdict v, struct flow f, __u32 len)
 {
 	struct fast_counts *c = counts_of(w->slot);
 
-	if (v > CLOSED)
-		w->stamps->sent[f.hash % FLOWS] = bpf_ktime_get_ns();
+	if (v != CARRIED && v != LOST)
+		leave(&w->order->tx, w->qp, lane_of(w->qp, f.hash), f.hash);
 	if (!c || v >= VERDICTS)
 		return;
 	c->tx[v]++;
@@ -617,10 +633,9 @@ int send(struct __sk_buff *skb)
 
 	turn();
 	if (!work_for(&w, skb, bpf_map_lookup_elem(&netdevs, &netdev)) && w.qp->netdev == netdev) {
-		if (*(volatile __u32 *)&w.qp->open) {
-			f = flow_of(skb, type, ETHER_LEN);
+		f = flow_of(skb, type, ETHER_LEN);
+		if (*(volatile __u32 *)&w.qp->open)
 			v = send_frame(&w, f, type);
-		}
 		count_sent(&w, v, f, len);
 		underlay = w.qp->underlay;
 	}
@@ -731,12 +746,18 @@ static __always_inline enum verdict unwrap(struct work *w, const struct headers 
 	return CARRIED;
 }
 
+/* lane_from returns the lane that gets a packet from the underlay. */
+static __always_inline __u32 lane_from(const struct fast_qp *qp, const struct headers *h)
+{
+	return bpf_ntohs(h->udp.src) % (qp->lanes ?: 1);
+}
+
 static __always_inline enum verdict receive_packet(struct work *w, const struct headers *h, struct flow f)
 {
 	struct __sk_buff *skb = w->skb;
 	struct fast_qp *qp = w->qp;
 	__u32 len = skb->len - ETHER_LEN, begin = h->family == bpf_htons(TYPE_IPV4) ? AT_IPV4 : AT_IPV6;
-	__u32 pad = h->bth.flags >> 4 & 3, end, n, lane, *at;
+	__u32 pad = h->bth.flags >> 4 & 3, end, n, lane = bounded(lane_from(qp, h), LANES), *at;
 	struct source_key key = {.qp = w->slot, .num = bpf_ntohl(h->deth.num) & NUM_MASK};
 	struct fast_peer *from;
 	enum verdict v;
@@ -775,8 +796,8 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	if (!from || !*(volatile __u32 *)&from->open || from->qp != w->slot || from->num != key.num ||
 	    *(__u64 *)from->addr != *(__u64 *)key.addr || *(__u64 *)(from->addr + 8) != *(__u64 *)(key.addr + 8))
 		return STRANGER;
-	lane = bounded(bpf_ntohs(h->udp.src) % (qp->lanes ?: 1), LANES);
-	if (!in_order(w->stamps->received, f, from->since > qp->since ? from->since : qp->since, qp->received[lane]))
+	if (!(qp->rx_ready >> lane & 1) || !in_order(&w->order->rx, bucket_of(qp, lane, f.hash)) ||
+	    !in_order(&w->order->rx, bucket_of(qp, lane, f.pair)))
 		return ORDER;
 	if (!undamaged(b, h, end))
 		return DAMAGED;
@@ -784,7 +805,6 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	if (v == CARRIED) {
 		__sync_fetch_and_add(&from->rx_packets, 1);
 		__sync_fetch_and_add(&from->rx_bytes, ETHER_LEN + n);
-		from->heard = bpf_ktime_get_coarse_ns();
 	}
 	return v;
 }
@@ -792,39 +812,38 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 /* A packet for the daemon, or a train of packets that the kernel has joined. */
 struct train {
 	struct __sk_buff *skb;
-	struct stamps *stamps;
-	__u64 now;
+	struct fast_qp *qp;
+	struct fast_flows *flows;
+	__u32 lane;
 	__u32 at, step; /* offset of an IPoIB header, and from one to the next */
 };
 
 #define MAX_SEGMENTS 128 /* UDP_MAX_SEGMENTS */
 
-/* stamp notes that the flow of a packet of the train has one that goes to the daemon. It ends behind the last one. */
-static long stamp(__u32 i, struct train *t)
+/* leave_segment counts a packet of the train. It ends behind the last one. */
+static long leave_segment(__u32 i, struct train *t)
 {
 	__u32 at = t->at + i * t->step;
-	struct flow f;
 	__be16 type;
 
 	if (bpf_skb_load_bytes(t->skb, at, &type, sizeof(type)))
 		return 1;
-	f = flow_of(t->skb, type, at + IPOIB_LEN);
-	t->stamps->received[f.hash % FLOWS] = t->now;
+	leave(t->flows, t->qp, t->lane, flow_of(t->skb, type, at + IPOIB_LEN).hash);
 	return 0;
 }
 
-/* count_received counts how a packet ended, and notes that its flow, or those of a train, have one with the daemon. */
+/* count_received counts how a packet, or a train, ended. */
 static __always_inline void count_received(struct work *w, const struct headers *h, enum verdict v)
 {
 	struct __sk_buff *skb = w->skb;
 	struct fast_counts *c = counts_of(w->slot);
 
-	if (v > CLOSED) {
-		struct train t = {.skb = skb, .stamps = w->stamps, .now = bpf_ktime_get_ns()};
+	if (v != CARRIED && v != LOST) {
+		struct train t = {.skb = skb, .qp = w->qp, .flows = &w->order->rx, .lane = lane_from(w->qp, h)};
 
 		t.at = h->at + BTH_LEN + DETH_LEN;
 		t.step = skb->gso_size;
-		bpf_loop(t.step ? MAX_SEGMENTS : 1, stamp, &t, 0);
+		bpf_loop(t.step ? MAX_SEGMENTS : 1, leave_segment, &t, 0);
 	}
 	if (!c || v >= VERDICTS)
 		return;

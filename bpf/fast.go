@@ -23,7 +23,7 @@ const (
 	FastLength           // too short, too long, or to be cut in segments
 	FastKind             // not TCP, UDP or an ICMP echo; or with options, a fragment, multicast, or DHCP
 	FastStranger         // from a MAC that is not the TAP's own, or no peer
-	FastOrder            // an earlier one of its flow may still be with the daemon
+	FastOrder            // an earlier one of its flow may still be on its way through the daemon
 	FastHeader           // a header that the daemon examines and counts
 	FastDamaged          // a wrong checksum or ICRC, which the daemon counts
 	NumVerdict
@@ -55,8 +55,8 @@ type FastPath struct {
 	peers   []fastFastPeer    // mapped: an element for each peer
 	counts  []fastFastCounts  // mapped: an element for each gate of each CPU
 	running []fastFastRunning // mapped: an element for each CPU
+	orders  []fastFastOrder   // mapped: an element for each gate
 	maps    fastIndexes
-	clock   clock
 
 	mu        sync.Mutex // guards what follows
 	freeGates []uint32
@@ -69,8 +69,8 @@ type fastIndexes struct {
 }
 
 // The descriptors of a loaded fast path belong, in this order, to the programs for netdevs and underlays, the map by
-// which these find the others, the mapped maps qps, peers, counts and running, and the maps of fastIndexes.
-const numFast = 11
+// which these find the others, the mapped maps qps, peers, counts, running and orders, and the maps of fastIndexes.
+const numFast = 12
 
 // LoadFastPath loads the fast path. It returns its descriptors, for OpenFastPath, perhaps in the program that this process
 // executes next. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
@@ -82,7 +82,7 @@ func LoadFastPath() (fds []int, err error) {
 	defer o.Close()
 	for _, fd := range []int{
 		o.AtNetdev.FD(), o.AtUnderlay.FD(), o.Calls.FD(), o.Qps.FD(), o.Peers.FD(), o.Counts.FD(), o.Running.FD(),
-		o.Netdevs.FD(), o.Nums.FD(), o.Targets.FD(), o.Sources.FD(),
+		o.Orders.FD(), o.Netdevs.FD(), o.Nums.FD(), o.Targets.FD(), o.Sources.FD(),
 	} {
 		if fds, err = appendDuplicate(fds, fd); err != nil {
 			closeAll(fds)
@@ -140,9 +140,9 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 	p.peers, errs[1] = mapped[fastFastPeer](fds[4], maxFastPeers)
 	p.counts, errs[2] = mapped[fastFastCounts](fds[5], maxGates*cpus)
 	p.running, errs[3] = mapped[fastFastRunning](fds[6], cpus)
-	p.clock, errs[4] = clockBehind(monotonic)
+	p.orders, errs[4] = mapped[fastFastOrder](fds[7], maxGates)
 	for i, m := range []**ebpf.Map{&p.maps.netdevs, &p.maps.nums, &p.maps.targets, &p.maps.sources} {
-		*m, errs[5+i] = ebpf.NewMapFromFD(fds[7+i])
+		*m, errs[5+i] = ebpf.NewMapFromFD(fds[8+i])
 	}
 	for i := range uint32(maxGates) {
 		p.freeGates = append(p.freeGates, i)
@@ -187,6 +187,3 @@ func (p *FastPath) settle() {
 		}
 	}
 }
-
-// Now returns the time of the programs' clock (CLOCK_MONOTONIC, in ns). It makes no system call.
-func (p *FastPath) Now() uint64 { return p.clock.now() }

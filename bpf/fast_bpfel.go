@@ -22,6 +22,18 @@ type fastFastCounts struct {
 	_       [32]byte
 }
 
+type fastFastFlows struct {
+	_      structs.HostLayout
+	Left   [1024]uint32
+	Passed [1024]uint32
+}
+
+type fastFastOrder struct {
+	_  structs.HostLayout
+	Tx fastFastFlows
+	Rx fastFastFlows
+}
+
 type fastFastPeer struct {
 	_            structs.HostLayout
 	Open         uint32
@@ -34,13 +46,11 @@ type fastFastPeer struct {
 	Mac          [6]uint8
 	Addr         [16]uint8
 	_            [4]byte
-	Since        uint64
 	TxPackets    uint64
 	TxBytes      uint64
 	RxPackets    uint64
 	RxBytes      uint64
-	Heard        uint64
-	_            [32]byte
+	_            [48]byte
 }
 
 type fastFastQp struct {
@@ -52,16 +62,16 @@ type fastFastQp struct {
 	Qkey     uint32
 	Max      uint32
 	Psn      uint32
+	Buckets  uint32
 	Pkey     uint16
 	Lanes    uint16
 	Addr     [16]uint8
 	Mac      [6]uint8
 	Ports    [8]uint16
 	_        [2]byte
-	Sent     [8]uint64
-	Received [8]uint64
-	Since    uint64
-	_        [48]byte
+	TxReady  uint32
+	RxReady  uint32
+	_        [44]byte
 }
 
 type fastFastRunning struct {
@@ -88,12 +98,6 @@ type fastSourceKey struct {
 	Addr [16]uint8
 }
 
-type fastStamps struct {
-	_        structs.HostLayout
-	Sent     [1024]uint64
-	Received [1024]uint64
-}
-
 type fastTargetKey struct {
 	_    structs.HostLayout
 	Qp   uint32
@@ -107,9 +111,9 @@ type fastTargetKey struct {
 const (
 	fastMapCalls       = "calls"
 	fastMapCounts      = "counts"
-	fastMapFlows       = "flows"
 	fastMapNetdevs     = "netdevs"
 	fastMapNums        = "nums"
+	fastMapOrders      = "orders"
 	fastMapPeers       = "peers"
 	fastMapQps         = "qps"
 	fastMapRunning     = "running"
@@ -177,9 +181,9 @@ type fastProgramSpecs struct {
 type fastMapSpecs struct {
 	Calls     *ebpf.MapSpec `ebpf:"calls"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
-	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Netdevs   *ebpf.MapSpec `ebpf:"netdevs"`
 	Nums      *ebpf.MapSpec `ebpf:"nums"`
+	Orders    *ebpf.MapSpec `ebpf:"orders"`
 	Peers     *ebpf.MapSpec `ebpf:"peers"`
 	Qps       *ebpf.MapSpec `ebpf:"qps"`
 	Running   *ebpf.MapSpec `ebpf:"running"`
@@ -217,9 +221,9 @@ func (o *fastObjects) Close() error {
 type fastMaps struct {
 	Calls     *ebpf.Map `ebpf:"calls"`
 	Counts    *ebpf.Map `ebpf:"counts"`
-	Flows     *ebpf.Map `ebpf:"flows"`
 	Netdevs   *ebpf.Map `ebpf:"netdevs"`
 	Nums      *ebpf.Map `ebpf:"nums"`
+	Orders    *ebpf.Map `ebpf:"orders"`
 	Peers     *ebpf.Map `ebpf:"peers"`
 	Qps       *ebpf.Map `ebpf:"qps"`
 	Running   *ebpf.Map `ebpf:"running"`
@@ -232,9 +236,9 @@ func (m *fastMaps) Close() error {
 	return _FastClose(
 		m.Calls,
 		m.Counts,
-		m.Flows,
 		m.Netdevs,
 		m.Nums,
+		m.Orders,
 		m.Peers,
 		m.Qps,
 		m.Running,

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -122,16 +123,16 @@ func (h *fastHost) asPeer() bpf.FastPeer {
 	}
 }
 
-// open opens the gate, and nothing is on its way through the lanes, also later.
+// open opens the gate, and nothing is on its way through the lanes.
 func (h *fastHost) open() {
 	h.gate.Open(h.GateKeys)
-	h.passed(^uint64(0))
+	h.idle(time.Now())
 }
 
-func (h *fastHost) passed(before uint64) {
+func (h *fastHost) idle(now time.Time) {
 	for lane := range h.Ports {
-		h.gate.Sent(lane, before)
-		h.gate.Received(lane, before)
+		h.gate.SentAll(lane, now)
+		h.gate.ReceivedAll(lane, now)
 	}
 }
 

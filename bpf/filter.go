@@ -96,30 +96,18 @@ type clock struct {
 }
 
 // newClock compares the two clocks by a function that reads CLOCK_MONOTONIC. The result is never behind that clock, so
-// that no wait is negative, and ahead of it by the time between two readings.
-func newClock(read func() (uint64, error)) (clock, error) {
-	return compared(read, func(before, _ time.Time) time.Time { return before })
-}
-
-// clockBehind returns a clock that is never ahead of CLOCK_MONOTONIC, and otherwise like that of newClock.
-func clockBehind(read func() (uint64, error)) (clock, error) {
-	return compared(read, func(_, after time.Time) time.Time { return after })
-}
-
-// compared returns a clock that equates a reading with a time between before and after it. That is the shortest of
-// several intervals, since the process may lose its processor in between.
-func compared(read func() (uint64, error), equate func(before, after time.Time) time.Time) (best clock, err error) {
+// that no wait is negative, and ahead of it by the time between two readings: the shortest of several, since the process
+// may lose its processor in between.
+func newClock(read func() (uint64, error)) (best clock, err error) {
 	const times = 16
 	least := time.Duration(math.MaxInt64)
 	for range times {
-		before := time.Now()
-		at, err := read()
-		if err != nil {
+		c := clock{start: time.Now()}
+		if c.at, err = read(); err != nil {
 			return clock{}, err
 		}
-		after := time.Now()
-		if took := after.Sub(before); took < least {
-			best, least = clock{start: equate(before, after), at: at}, took
+		if took := time.Since(c.start); took < least {
+			best, least = c, took
 		}
 	}
 	return best, nil

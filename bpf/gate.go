@@ -16,7 +16,7 @@ type GateSpec struct {
 	MAC              [6]byte
 	Addr             netip.Addr // of the queue pair's GID
 	Num              uint32
-	Ports            []uint16 // UDP source ports, of each lane
+	Ports            []uint16 // UDP source ports, of each lane; a power of two
 	MaxPacket        int      // the longest IP packet to carry, in bytes
 }
 
@@ -35,6 +35,7 @@ type Gate struct {
 	spec   GateSpec
 	peers  map[[6]byte]fastPeer
 	closed atomic.Bool
+	tx, rx [maxLanes]losses
 }
 
 // FastPeer is a peer of a queue pair.
@@ -54,7 +55,6 @@ type fastPeer struct {
 // PeerCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
 type PeerCounts struct {
 	TxPackets, TxBytes, RxPackets, RxBytes uint64
-	Heard                                  uint64 // when the last one came, see [FastPath.Now]; 0: none has
 }
 
 // GateCounts are the frames from the host and the packets from the underlay, by verdict.
@@ -69,10 +69,10 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
 		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
 	}
-	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
+	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || n&(n-1) != 0 || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
 		return nil, fmt.Errorf("no fast path with %d lanes, packets of %d bytes and the address %s", n, spec.MaxPacket, spec.Addr)
 	}
-	qp.Addr = spec.Addr.As16()
+	qp.Addr, qp.Buckets = spec.Addr.As16(), uint32(numFlows/len(spec.Ports))
 	for i, port := range spec.Ports {
 		qp.Ports[i] = bits.ReverseBytes16(port) // the programs are built for little-endian machines
 	}
@@ -80,7 +80,7 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.qps[slot] = qp
+	p.qps[slot], p.orders[slot] = qp, fastFastOrder{}
 	g := &Gate{path: p, slot: slot, spec: spec, peers: map[[6]byte]fastPeer{}}
 	for cpu := range p.running {
 		*g.counted(cpu) = fastFastCounts{}
@@ -98,12 +98,10 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	return g, nil
 }
 
-// Open opens the gate, which is closed. The fast path carries what belongs to a lane once the lane has passed on what it got
-// before.
+// Open opens the gate, which is closed.
 func (g *Gate) Open(keys GateKeys) {
 	qp := &g.path.qps[g.slot]
 	qp.Qkey, qp.Pkey, qp.Psn = keys.QKey, keys.PKey, keys.PSN
-	qp.Since = g.path.Now()
 	g.path.settle() // programs that begin now read what was written
 	atomic.StoreUint32(&qp.Open, 1)
 }
@@ -117,24 +115,6 @@ func (g *Gate) Shut() {
 	}
 }
 
-// Sent says that a lane has passed on everything that it got from the TAP before a time of [FastPath.Now]. Any goroutine may
-// call it.
-func (g *Gate) Sent(lane int, before uint64) {
-	if g.closed.Load() {
-		return
-	}
-	atomic.StoreUint64(&g.path.qps[g.slot].Sent[lane], before)
-}
-
-// Received says that a lane has passed on everything that it got from the underlay before a time of [FastPath.Now]. Any
-// goroutine may call it.
-func (g *Gate) Received(lane int, before uint64) {
-	if g.closed.Load() {
-		return
-	}
-	atomic.StoreUint64(&g.path.qps[g.slot].Received[lane], before)
-}
-
 // PSN returns the sequence number of the next packet, in its low 24 bits.
 func (g *Gate) PSN() uint32 { return atomic.LoadUint32(&g.path.qps[g.slot].Psn) }
 
@@ -146,7 +126,7 @@ func (g *Gate) SetPeer(peer FastPeer) error {
 	}
 	g.path.peers[slot] = fastFastPeer{
 		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
-		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(), Since: g.path.Now(),
+		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(),
 	}
 	e := fastPeer{slot, peer}
 	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
@@ -196,7 +176,6 @@ func (p *FastPath) peerCounts(slot uint32) PeerCounts {
 	return PeerCounts{
 		TxPackets: atomic.LoadUint64(&peer.TxPackets), TxBytes: atomic.LoadUint64(&peer.TxBytes),
 		RxPackets: atomic.LoadUint64(&peer.RxPackets), RxBytes: atomic.LoadUint64(&peer.RxBytes),
-		Heard: atomic.LoadUint64(&peer.Heard),
 	}
 }
 
@@ -230,6 +209,7 @@ func (g *Gate) Close() (err error) {
 	if g.closed.Swap(true) {
 		return nil
 	}
+	g.settle()
 	for mac := range g.peers {
 		_, removed := g.RemovePeer(mac)
 		err = errors.Join(err, removed)

@@ -2,6 +2,7 @@ package bpf_test
 
 import (
 	"encoding/hex"
+	"math/rand/v2"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -87,6 +88,39 @@ func TestSteeringKeepsAFlowTogether(t *testing.T) {
 				t.Errorf("queues %d and %d, want the same: %t", queues[0], queues[1], c.same)
 			}
 		})
+	}
+}
+
+// Flow agrees with the program about all packets, also damaged ones.
+func TestFlow(t *testing.T) {
+	const queues = 1 << 16
+	s := newSteering(t, queues)
+	rng := rand.New(rand.NewPCG(1, 2))
+	protocols := []uint8{6, 17, 33, 132, 136, 1, 58, 44, 60, 51, 43, 0, 59}
+	seen := map[uint32]bool{}
+	for range 5000 {
+		ports := [2]uint16{uint16(rng.Uint32()), uint16(rng.Uint32())}
+		protocol, typ, p := protocols[rng.IntN(len(protocols))], uint16(0x0800), []byte(nil)
+		if rng.IntN(2) == 0 {
+			p = ipv4(addrA, [4]byte{10, byte(rng.IntN(4))}, protocol, uint16([]int{0, 0x4000, moreFragments, 7}[rng.IntN(4)]), ports, make([]byte, 30)...)
+			p[0] = 0x40 | byte(rng.IntN(16))
+		} else {
+			typ, p = 0x86dd, ipv6(addrA6, [16]byte{byte(rng.IntN(4))}, protocol, ports, make([]byte, 8)...)
+		}
+		switch rng.IntN(10) {
+		case 0:
+			typ = 0x0806
+		case 1, 2, 3:
+			p = p[:rng.IntN(len(p)+1)]
+		}
+		flow := bpf.Flow(typ, p)
+		seen[flow] = true
+		if got := testRun(t, s, ether(typ, p)); got != flow>>16 {
+			t.Fatalf("type %#x, packet %x: flow %#x, queue %#x", typ, p, flow, got)
+		}
+	}
+	if len(seen) < 1000 {
+		t.Errorf("only %d flows", len(seen))
 	}
 }
 

@@ -138,8 +138,9 @@ type FastPathSpec struct {
 }
 
 // FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, past its queues. What it does not carry,
-// for whatever reason, takes its way through the queues. It carries only while the QP is in RTS, and from the moment on when an
-// earlier message of the same flow can no longer be overtaken. No verb on the QP returns while it carries in a state that
+// for whatever reason, takes its way through the queues. It carries only while the QP is in RTS, and no message that could
+// overtake an earlier one of its flow. It takes a received message to be with the host when the owner of its completion
+// polls the CQ again, or waits for it. No verb on the QP returns while it carries in a state that
 // the verb has ended. Any goroutine may call its methods; they do not wait for the network.
 type FastPath interface {
 	// SetPeer adds a peer that the netdev's host knows by a MAC, and that has no other MAC. The peer's messages have its QPN
@@ -154,21 +155,18 @@ type FastPath interface {
 	// return.
 	Hold()
 	Release()
-	// Now returns the current time for Sent. It makes no system call.
-	Now() (ns uint64)
-	// Sent says that everything that the netdev's host sent through the netdev's queue i before a time was posted to
-	// queue i of the QP.
-	Sent(i int, before uint64)
+	// Posted says that the netdev's queue i was empty just now, and that everything that was taken from it before was posted to
+	// queue i of the QP, or dropped. The goroutine that posts to it calls Posted again and again.
+	Posted(i int)
 	// Counters returns what was carried, and what was not, by reason.
 	Counters() []Counter
 	// Close ends it, as does closing the QP. Idempotent.
 	Close() error
 }
 
-// FastPathCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on. Heard is when
-// the last one came, see FastPath.Now; 0: none has.
+// FastPathCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
 type FastPathCounts struct {
-	TxPackets, TxBytes, RxPackets, RxBytes, Heard uint64
+	TxPackets, TxBytes, RxPackets, RxBytes uint64
 }
 
 // FastPathCreator is a [QP] whose device may have a fast path.

@@ -22,6 +22,7 @@ type CQ struct {
 
 	mu     sync.Mutex
 	ring   softqp.CQ
+	flows  passage
 	closed bool
 
 	armed chan struct{} // a completion arrived after Arm
@@ -69,11 +70,17 @@ func (c *CQ) receiveFrom(l *lane) {
 func (c *CQ) ID() hca.ObjectID { return c.id }
 
 // push queues completions with one signal.
-func (c *CQ) push(wcs []hca.WC) {
-	if len(wcs) == 0 {
+func (c *CQ) push(wcs []hca.WC) { c.pushFlows(wcs, nil) }
+
+// pushFlows is push for the completions of the messages that have arrived at a queue; nil: there are none.
+func (c *CQ) pushFlows(wcs []hca.WC, q *queue) {
+	if len(wcs) == 0 && (q == nil || len(q.arrived) == 0) {
 		return
 	}
 	c.mu.Lock()
+	if q != nil {
+		c.flows.arrive(q)
+	}
 	signal := c.ring.Push(wcs)
 	if signal == softqp.SignalOverrun {
 		c.markDown()
@@ -113,7 +120,14 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	if c.closed {
 		return 0, hca.ErrClosed
 	}
-	return c.ring.Poll(wc)
+	if len(wc) > 0 {
+		c.flows.handled()
+	}
+	n, err := c.ring.Poll(wc)
+	if len(wc) > 0 && c.ring.Len() == 0 {
+		c.flows.taken()
+	}
+	return n, err
 }
 
 // Arm implements [hca.CQ].
@@ -137,7 +151,7 @@ func (c *CQ) Wait(until time.Time) error {
 	}
 	c.waits.Store(true)
 	defer c.waits.Store(false)
-	c.lane.report(c)
+	c.passOn()
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
@@ -218,6 +232,13 @@ func (c *CQ) empty() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ring.Len() == 0
+}
+
+// passOn notes that the owner has handled all completions that it has polled, because it waits.
+func (c *CQ) passOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flows.handled()
 }
 
 // idle reports whether the owner has handled all completions: there are none, and since then, it has been waiting for more.

@@ -54,11 +54,25 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 			q := x.queueOf(qp)
 			if reason := x.give(q, in); !x.stop(q, reason) {
 				x.count(reason)
+				x.noteFlow(q, in, reason)
 			}
 			return
 		}
 		x.lane.counts.add(dropNoQP, 1)
 		x.lane.dev.strays.note(in)
+	}
+}
+
+// noteFlow notes the flow of a message from the wire, which the fast path of its QP has left to the queue.
+func (x *delivery) noteFlow(q *queue, in *softqp.Inbound, reason softqp.Reason) {
+	f := q.qp.fast.Load()
+	if f == nil || x.from != nil {
+		return
+	}
+	q.arrived = append(q.arrived, f.gate.Flow(in.Payload[0]))
+	if last := len(q.arrived) - 1; reason != softqp.Passed {
+		f.gate.Received(x.lane.index, q.arrived[last:])
+		q.arrived = q.arrived[:last]
 	}
 }
 
@@ -267,9 +281,15 @@ func (x *delivery) release() {
 	if x.queue == nil {
 		return
 	}
-	x.queue.recvCQ.push(x.queue.core.RecvDone())
+	x.queue.complete()
 	x.queue.recvMu.Unlock()
 	x.queue = nil
+}
+
+// complete delivers the receive completions. recvMu is held.
+func (q *queue) complete() {
+	q.recvCQ.pushFlows(q.core.RecvDone(), q)
+	q.arrived = q.arrived[:0]
 }
 
 // settle applies the errors of one side, or of one queue, to the rest of their QPs. No lock is

@@ -57,8 +57,8 @@
 // ([transport.FastPaths]), past the queues and this package. The state of the QP is its gate: it
 // opens in RTS. It is shut before a verb changes that, as soon as an error has, and while the port is
 // down or lacks the QP's address or P_Key, or the device is paused. fastpath.go has the conditions.
-// Messages of one flow stay in order: a lane says until when it has delivered all that arrived, and the
-// owners of its CQs have taken it.
+// Messages of one flow stay in order: queues report the flow of each message that they have sent, and that
+// the owner of its completion has handled.
 //
 // # Goroutines and locks
 //

@@ -3,7 +3,9 @@ package soft
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
@@ -88,26 +90,65 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	return f, nil
 }
 
-// emptied notes that everything that came to the lane before a time is in the CQs, and reports that for those whose
-// owners have handled it.
-func (l *lane) emptied(before uint64) {
-	l.delivered.Store(before)
-	l.report(nil)
+// flowOf returns the flow of a send. sendMu is held.
+func (f *fastPath) flowOf(q *queue, wr *hca.SendWR) uint32 {
+	if len(wr.LSO.Header) > 0 {
+		return f.gate.Flow(wr.LSO.Header)
+	}
+	if len(wr.SGList) == 0 {
+		return 0
+	}
+	msg, _ := q.lane.env.Load().Memory.Bytes(f.qp.pd.id, &wr.SGList[0], false)
+	return f.gate.Flow(msg)
 }
 
-// report says for the QPs of a CQ, or of all idle ones, until when everything that came to the lane is with the host.
-func (l *lane) report(c *CQ) {
-	before := l.delivered.Load()
-	if before == 0 {
-		return
+// sent reports the flows of the sends that have left a queue. sendMu is held.
+func (f *fastPath) sent(q *queue) {
+	if n := len(q.posted) - q.core.Unsent(); n > 0 {
+		f.gate.Sent(q.lane.index, q.posted[:n])
+		q.posted = slices.Delete(q.posted, 0, n)
 	}
-	for _, q := range l.dev.routes.Load().qps {
-		f := q.fast.Load()
-		if f == nil {
-			continue
+}
+
+// passage has the flows of the messages whose completions are in a CQ, or with its owner, in order.
+type passage struct {
+	flows  []uint32
+	queues []*queue // of each of them
+	with   int      // those whose completions the owner has polled
+}
+
+// maxPassage bounds a passage. The fast path takes what is beyond to be lost.
+const maxPassage = 1 << 12
+
+// arrive adds the flows of the messages that have arrived at a queue.
+func (p *passage) arrive(q *queue) {
+	for _, flow := range q.arrived[:min(len(q.arrived), maxPassage-len(p.flows))] {
+		p.flows, p.queues = append(p.flows, flow), append(p.queues, q)
+	}
+}
+
+// taken notes that the owner has polled all completions.
+func (p *passage) taken() { p.with = len(p.flows) }
+
+// handled reports the flows of the messages that the owner has handled: it had polled their completions.
+func (p *passage) handled() {
+	for i, n := 0, 0; i < p.with; i = n {
+		q := p.queues[i]
+		for n = i + 1; n < p.with && p.queues[n] == q; n++ {
 		}
-		if x := q.queues[l.index]; (c == nil || x.recvCQ == c) && x.recvCQ.idle() {
-			f.gate.Received(l.index, before)
+		if f := q.qp.fast.Load(); f != nil {
+			f.gate.Received(q.lane.index, p.flows[i:n])
+		}
+	}
+	p.flows, p.queues, p.with = slices.Delete(p.flows, 0, p.with), slices.Delete(p.queues, 0, p.with), 0
+}
+
+// emptied notes that the lane has no datagram.
+func (l *lane) emptied() {
+	now := time.Now()
+	for _, q := range l.dev.routes.Load().qps {
+		if f := q.fast.Load(); f != nil && q.queues[l.index].recvCQ.idle() {
+			f.gate.ReceivedAll(l.index, now)
 		}
 	}
 }
@@ -225,16 +266,13 @@ func (f *fastPath) Release() {
 	f.qp.updateGate()
 }
 
-// Now implements [hca.FastPath].
-func (f *fastPath) Now() uint64 { return f.gate.Now() }
-
-// Sent implements [hca.FastPath]. What was posted is on the wire, unless the transport was full.
-func (f *fastPath) Sent(i int, before uint64) {
-	x := f.qp.queues[i]
-	x.sendMu.Lock()
-	defer x.sendMu.Unlock()
-	if !x.blocked {
-		f.gate.Sent(x.lane.index, before)
+// Posted implements [hca.FastPath]. What was posted is on the wire, unless the transport is full.
+func (f *fastPath) Posted(i int) {
+	q := f.qp.queues[i]
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	if q.core.Unsent() == 0 {
+		f.gate.SentAll(q.lane.index, time.Now())
 	}
 }
 

@@ -22,8 +22,6 @@ type lane struct {
 	rx     receiver // used in the turn
 	drain  drain
 	counts counters
-
-	delivered atomic.Uint64 // until when all has been delivered, see [fastPath]; 0: no fast path has asked
 }
 
 // newLane returns a lane that does not receive yet.

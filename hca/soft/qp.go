@@ -32,12 +32,14 @@ type queue struct {
 
 	sendMu  sync.Mutex
 	batch   *softqp.Batch
-	blocked bool // the transport is full, or much has been sent; the drain resumes it
+	blocked bool     // the transport is full, or much has been sent; the drain resumes it
+	posted  []uint32 // the flows of the sends in the engine, and of those that have left it since the last pump; see fastPath
 
 	recvMu   sync.Mutex
 	starving bool          // a message was dropped after waiting for a receive since the last post
 	awaited  bool          // the receiving goroutine waits for refilled
 	waits    waits         // the budget of these waits
+	arrived  []uint32      // the flows of the messages of this run; see fastPath
 	refilled chan struct{} // gets a token when receives are posted during the wait
 }
 

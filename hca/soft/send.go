@@ -48,6 +48,9 @@ func (q *queue) queueSends(wrs []hca.SendWR) (int, error) {
 		if err := q.core.PostSend(&wrs[i], &ah.spec); err != nil {
 			return i, err
 		}
+		if f := q.qp.fast.Load(); f != nil {
+			q.posted = append(q.posted, f.flowOf(q, &wrs[i]))
+		}
 	}
 	return len(wrs), nil
 }
@@ -81,6 +84,9 @@ func (q *queue) pump(giveUp bool) {
 			q.blocked = true
 			q.lane.drain.add(q)
 		}
+	}
+	if f := q.qp.fast.Load(); f != nil {
+		f.sent(q)
 	}
 	q.sendCQ.push(q.core.SendDone())
 }

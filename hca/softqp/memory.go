@@ -57,9 +57,9 @@ func (m *Memory) Without(lkey uint32) *Memory {
 	return next
 }
 
-// bytes returns the memory that s refers to. It returns false unless the memory lies
+// Bytes returns the memory that s refers to. It returns false unless the memory lies
 // inside one region of the protection domain that permits the access.
-func (m *Memory) bytes(pd uint32, s *hca.SGE, write bool) ([]byte, bool) {
+func (m *Memory) Bytes(pd uint32, s *hca.SGE, write bool) ([]byte, bool) {
 	i := int(s.LKey >> lkeyBits)
 	if i >= len(m.slots) {
 		return nil, false
@@ -93,7 +93,7 @@ func (p *pieces) find(m *Memory, pd uint32, sges []hca.SGE, write bool) bool {
 		if sges[i].Length == 0 {
 			continue
 		}
-		b, ok := m.bytes(pd, &sges[i], write)
+		b, ok := m.Bytes(pd, &sges[i], write)
 		if !ok {
 			return false
 		}

@@ -52,7 +52,7 @@ func TestMemory(t *testing.T) {
 		"key 0":          {1, hca.SGE{Addr: 1000, Length: 1}, false, false},
 		"key too large":  {1, hca.SGE{Addr: 1000, Length: 1, LKey: 1<<32 - 1}, false, false},
 	} {
-		got, ok := m.bytes(c.pd, &c.sge, c.write)
+		got, ok := m.Bytes(c.pd, &c.sge, c.write)
 		if ok != c.ok || ok && len(got) != int(c.sge.Length) {
 			t.Errorf("%s: %d bytes, %v, want %d, %v", name, len(got), ok, c.sge.Length, c.ok)
 		}
@@ -65,10 +65,10 @@ func TestMemoryKeysAreNotReused(t *testing.T) {
 	for range 1<<lkeyBits - 2 {
 		old := m
 		m = m.Without(first)
-		if _, ok := m.bytes(0, &hca.SGE{Length: 1, LKey: first}, false); ok {
+		if _, ok := m.Bytes(0, &hca.SGE{Length: 1, LKey: first}, false); ok {
 			t.Fatalf("key %#x is valid after its region was removed", first)
 		}
-		if _, ok := old.bytes(0, &hca.SGE{Length: 1, LKey: first}, false); !ok {
+		if _, ok := old.Bytes(0, &hca.SGE{Length: 1, LKey: first}, false); !ok {
 			t.Fatal("the old table changed")
 		}
 		m, first = m.With(Region{Mem: make([]byte, 1)})

@@ -101,6 +101,9 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	return nil
 }
 
+// Unsent returns how many requests wait to be sent. Send side.
+func (q *QP) Unsent() int { return q.send.queue.len() }
+
 // Finish reports that the first n trains of b, the batch of the last Fill, were sent. It
 // completes their requests and sets b.Skipped. If all were sent, it also processes the tail.
 // The shell must have held the send side since Fill. Send side.

@@ -76,6 +76,9 @@ func (s *Station) up() {
 	}
 }
 
+// Outgoing is the memory that the sends of Towards send from.
+func (s *Station) Outgoing() []byte { return s.mr.Bytes()[Depth*slot:] }
+
 // Towards returns n sends of a payload to another station.
 func (s *Station) Towards(to *Station, n, size int) []hca.SendWR {
 	s.Helper()

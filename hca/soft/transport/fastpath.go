@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net/netip"
+	"time"
 
 	"ipoibd/hca"
 )
@@ -12,9 +13,8 @@ type FastPaths interface {
 	// AddGate adds a QP, whose gate is closed. It may wait for the kernel's lock of all interfaces. Errors:
 	// errors.ErrUnsupported if there is no fast path, hca.ErrNoMemory if too many QPs have one, the system's.
 	AddGate(spec GateSpec) (Gate, error)
-	// WhenEmpty makes Recv call f whenever it finds no datagram, with the time of Gate.Now before it looked. f must not block. nil:
-	// no more.
-	WhenEmpty(f func(before uint64))
+	// WhenEmpty makes Recv call f whenever it finds no datagram. f must not block. nil: no more.
+	WhenEmpty(f func())
 }
 
 // GateSpec describes a QP to the fast path.
@@ -40,17 +40,22 @@ type GatePeer struct {
 // Gate is a QP on the fast path, which carries messages while the gate is open. One goroutine at a time may call its methods,
 // if they do not say otherwise.
 type Gate interface {
-	// Open opens the gate, which is closed, for a Q_Key, a P_Key, and packet sequence numbers from psn on. Messages that may
-	// overtake others continue on their way through the device; see Sent and Received.
+	// Open opens the gate, which is closed, for a Q_Key, a P_Key, and packet sequence numbers from psn on. Messages that could
+	// overtake others of their flow continue on their way through the device; see Sent and Received.
 	Open(qkey hca.QKey, pkey hca.PKey, psn uint32)
 	// Shut closes the gate. Nothing is carried after its return. Idempotent. Any goroutine may call it.
 	Shut()
-	// Now returns the time for Sent and Received, in ns, without a system call. Any goroutine may call it.
-	Now() uint64
-	// Sent and Received say that everything that came to a lane from the TAP, or from the underlay, before a time is on the
-	// wire, or with the host. Any goroutine may call them.
-	Sent(lane int, before uint64)
-	Received(lane int, before uint64)
+	// Flow returns the flow of a message, which begins with the IPoIB header and may be cut behind the ports. Any goroutine
+	// may call it.
+	Flow(msg []byte) uint32
+	// Sent and Received say that a lane has passed on one message each of some flows to the wire, or to the host, or has
+	// dropped it. Any goroutine may call them.
+	Sent(lane int, flows []uint32)
+	Received(lane int, flows []uint32)
+	// SentAll and ReceivedAll say that a lane has passed on all that it got from the TAP, or from the underlay, up to now.
+	// What it did not get, although it should have, is taken to be lost after a while. Any goroutine may call them.
+	SentAll(lane int, now time.Time)
+	ReceivedAll(lane int, now time.Time)
 	SetPeer(p GatePeer) error
 	RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error)
 	PeerCounts(mac [6]byte) (c hca.FastPathCounts, ok bool)

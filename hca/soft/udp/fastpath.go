@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -23,7 +24,7 @@ func (t *Transport) AddGate(spec transport.GateSpec) (transport.Gate, error) {
 	if err != nil {
 		return nil, tooMany(err)
 	}
-	return &gate{g, t.fast}, nil
+	return &gate{g}, nil
 }
 
 // tooMany marks the errors of a full fast path.
@@ -35,33 +36,29 @@ func tooMany(err error) error {
 }
 
 // WhenEmpty implements transport.FastPaths.
-func (t *Transport) WhenEmpty(f func(before uint64)) {
-	if f == nil || t.fast == nil {
+func (t *Transport) WhenEmpty(f func()) {
+	if f == nil {
 		t.rx.empty.Store(nil)
 		return
 	}
-	t.rx.empty.Store(&whenEmpty{f, t.fast.Now})
-}
-
-// whenEmpty is what a receiver calls when it finds no datagram.
-type whenEmpty struct {
-	f   func(before uint64)
-	now func() uint64
+	t.rx.empty.Store(&f)
 }
 
 // gate is a [transport.Gate] of a transport.
-type gate struct {
-	*bpf.Gate
-	path *bpf.FastPath
-}
+type gate struct{ *bpf.Gate }
 
 // Open implements transport.Gate.
 func (g *gate) Open(qkey hca.QKey, pkey hca.PKey, psn uint32) {
 	g.Gate.Open(bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey), PSN: psn})
 }
 
-// Now implements transport.Gate.
-func (g *gate) Now() uint64 { return g.path.Now() }
+// Flow implements transport.Gate.
+func (*gate) Flow(msg []byte) uint32 {
+	if len(msg) < hca.EncapLen {
+		return 0
+	}
+	return bpf.Flow(binary.BigEndian.Uint16(msg), msg[hca.EncapLen:])
+}
 
 // SetPeer implements transport.Gate.
 func (g *gate) SetPeer(p transport.GatePeer) error {

@@ -52,7 +52,7 @@ type receiver struct {
 	mu          sync.Mutex  // guards the read deadline of sock, which is in the past while interrupted is set
 	interrupted atomic.Bool // the next recv returns
 
-	empty atomic.Pointer[whenEmpty] // nil: no one wants to know
+	empty atomic.Pointer[func()] // is called when there is no datagram; nil: nothing is
 }
 
 // recvSlot is the memory of one received message. It must not move.
@@ -130,18 +130,16 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 		r.msgs[i].Hdr.Namelen = unix.SizeofSockaddrInet6
 		r.msgs[i].Hdr.SetControllen(controlRoom)
 	}
-	var before uint64
-	empty := r.empty.Load()
-	if empty != nil {
-		before = empty.now()
-	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
 		uintptr(unsafe.Pointer(&r.msgs[0])), recvSlots, unix.MSG_DONTWAIT, 0, 0)
 	r.got, r.err = int(n), errno
-	if errno == unix.EAGAIN && empty != nil {
-		empty.f(before)
+	if errno != unix.EAGAIN {
+		return true
 	}
-	return errno != unix.EAGAIN
+	if empty := r.empty.Load(); empty != nil {
+		(*empty)()
+	}
+	return false
 }
 
 // give stores datagrams of the messages that recvmmsg has received in pkts, as many as fit, and

@@ -51,6 +51,7 @@ type FastPath struct {
 	// belong to the FastPath. The caller attaches them.
 	AtNetdev, AtUnderlay int
 
+	err     error // why there are none
 	qps     []fastFastQp      // mapped: an element for each gate
 	peers   []fastFastPeer    // mapped: an element for each peer
 	counts  []fastFastCounts  // mapped: an element for each gate of each CPU
@@ -152,6 +153,9 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 	}
 	return p, errors.Join(errs...)
 }
+
+// NoFastPath returns a fast path without programs, whose Gate returns err.
+func NoFastPath(err error) *FastPath { return &FastPath{err: err, AtNetdev: -1, AtUnderlay: -1} }
 
 func closeAll(fds []int) {
 	for _, fd := range fds {

@@ -65,6 +65,9 @@ type GateCounts struct {
 
 // Gate adds a queue pair, whose gate is closed. No other one has its TAP, or its number at its underlay.
 func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
+	if p.err != nil {
+		return nil, p.err
+	}
 	qp := fastFastQp{
 		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
 		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),

@@ -45,7 +45,7 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			confined, programs, err := f.confine(cmd.ErrOrStderr(), s, cmd.Flags().Changed("user"))
+			confined, loaded, err := f.confine(cmd.ErrOrStderr(), s, cmd.Flags().Changed("user"))
 			if err != nil {
 				return err
 			}
@@ -75,7 +75,8 @@ func runCommand() *cobra.Command {
 				LockMemory:  true,
 				TakeOver:    f.takeOver,
 				OpenRDMA:    openRDMA,
-				Programs:    programs,
+				Programs:    loaded.programs,
+				FastPath:    loaded.fastPath,
 				Hangup:      hangups,
 				Log:         log,
 			}
@@ -105,26 +106,24 @@ func runCommand() *cobra.Command {
 // confine loads the eBPF programs and enters the sandbox, for which the program executes itself again. It
 // returns no sandbox if the configuration switches it off, and no programs if they are not needed. In the first
 // start it logs what the sandbox will hide: the processes that have the UDP port of a device.
-func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, *bpf.Programs, error) {
+func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, loaded, error) {
 	cfg := s.cfg
 	needs := f.needs(cfg)
 	load := func() (c sandbox.Carried) {
-		if needs.Filters == 0 {
-			return c
+		if needs.Filters > 0 {
+			c.Programs = carry(bpf.Load(needs.Filters))
 		}
-		fds, err := bpf.Load(needs.Filters)
-		if err != nil {
-			text := err.Error()
-			return sandbox.Carried{Err: text[:min(len(text), maxReason)]}
+		if needs.FastPath {
+			c.FastPath = carry(bpf.LoadFastPath())
 		}
-		return sandbox.Carried{Descriptors: fds}
+		return c
 	}
 	if !cfg.Sandbox {
 		if userChosen {
-			return nil, nil, errors.New("--user cannot be combined with --sandbox=false: " +
+			return nil, loaded{}, errors.New("--user cannot be combined with --sandbox=false: " +
 				"the daemon changes its user when it enters the sandbox")
 		}
-		programs, err := openPrograms(load())
+		programs, err := open(load())
 		return nil, programs, err
 	}
 	if f.file != "" {
@@ -135,7 +134,7 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 				"twice; copy it to a regular file, or use --sandbox=false", f.file)
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, loaded{}, err
 		}
 	}
 	first := func() sandbox.Carried {
@@ -153,25 +152,49 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, loaded{}, err
 	}
-	programs, err := openPrograms(confined.Carried)
+	programs, err := open(confined.Carried)
 	return confined, programs, err
+}
+
+// loaded are the eBPF programs of the daemon; nil: none were needed.
+type loaded struct {
+	programs *bpf.Programs
+	fastPath *bpf.FastPath
 }
 
 // maxReason bounds the error of loading programs, in bytes. The error may contain the verifier's log, and
 // is passed in an environment variable, for which the kernel permits 128 KiB (MAX_ARG_STRLEN).
 const maxReason = 4 << 10
 
-// openPrograms returns the eBPF programs that were loaded; nil if none were needed.
-func openPrograms(loaded sandbox.Carried) (*bpf.Programs, error) {
-	switch {
-	case loaded.Err != "":
-		return bpf.Unavailable(errors.New(loaded.Err)), nil
-	case len(loaded.Descriptors) == 0:
-		return nil, nil
+// carry returns the result of loading programs.
+func carry(fds []int, err error) sandbox.Loaded {
+	if err != nil {
+		text := err.Error()
+		return sandbox.Loaded{Err: text[:min(len(text), maxReason)]}
 	}
-	return bpf.Open(loaded.Descriptors)
+	return sandbox.Loaded{Descriptors: fds}
+}
+
+// open returns the eBPF programs that were loaded.
+func open(c sandbox.Carried) (l loaded, err error) {
+	switch p := c.Programs; {
+	case p.Err != "":
+		l.programs = bpf.Unavailable(errors.New(p.Err))
+	case len(p.Descriptors) > 0:
+		l.programs, err = bpf.Open(p.Descriptors)
+	}
+	if err != nil {
+		return l, err
+	}
+	switch p := c.FastPath; {
+	case p.Err != "":
+		l.fastPath = bpf.NoFastPath(errors.New(p.Err))
+	case len(p.Descriptors) > 0:
+		l.fastPath, err = bpf.OpenFastPath(p.Descriptors)
+	}
+	return l, err
 }
 
 // needs returns what the daemon needs for a configuration.

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -42,10 +43,13 @@ func AttachProgram(index int, hook Hook, fd int) error {
 	return nil
 }
 
-// DetachProgram undoes AttachProgram. It is no error if there is no program, or no interface.
+// DetachProgram undoes AttachProgram, also that of an earlier process. It is no error if there is no program, or no interface.
 func DetachProgram(index int, hook Hook) error {
 	err := netlink.FilterDel(classifier(index, hook))
-	if err != nil && !gone(err) {
+	switch {
+	case err != nil && gone(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("detach an eBPF program from interface %d: %w", index, err)
 	}
 	return removeIfEmpty(index)
@@ -64,6 +68,11 @@ func classifier(index int, hook Hook) *netlink.BpfFilter {
 func removeIfEmpty(index int) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
+		return ignoreGone(err)
+	}
+	qdiscs, err := netlink.QdiscList(l)
+	// An ingress qdisc has the same handle.
+	if err != nil || !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
 		return ignoreGone(err)
 	}
 	for _, hook := range []Hook{Ingress, Egress} {

@@ -72,6 +72,22 @@ func TestAttachProgram(t *testing.T) {
 		if s := classifiers(); strings.Contains(s, "ipoibd") || !strings.Contains(s, "another") {
 			t.Errorf("another's classifier is gone: %s", s)
 		}
+		must := func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(netlink.FilterDel(other))
+		must(netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_CLSACT}}))
+		b.Run("tc", "qdisc", "add", "dev", nstest.Dev, "ingress")
+		if err := kernel.AttachProgram(index, kernel.Egress, drop); err == nil {
+			t.Error("attached to the egress of an interface with an ingress qdisc")
+		}
+		must(kernel.AttachProgram(index, kernel.Ingress, pass))
+		must(kernel.DetachProgram(index, kernel.Ingress))
+		if s := b.Run("tc", "qdisc", "show", "dev", nstest.Dev, "ingress"); !strings.Contains(s, "ingress") {
+			t.Error("the ingress qdisc of another process is gone")
+		}
 		if err := kernel.AttachProgram(1<<20, kernel.Ingress, drop); err == nil {
 			t.Error("attached to no interface")
 		}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -89,6 +90,7 @@ type Options struct {
 	// OpenRDMA opens an RDMA device of the kernel by its name; only config.KindRDMA uses it.
 	// It returns hca.ErrNoDevice if there is none, or if this program cannot open any.
 	OpenRDMA func(name string) (hca.Device, error)
+	FastPath *bpf.FastPath // for software HCAs with config.Soft.FastPath; nil: there is none
 	Log      *slog.Logger
 }
 
@@ -96,8 +98,8 @@ type Options struct {
 var backends = []backend{
 	{
 		kind: config.KindSoft,
-		open: func(_ context.Context, cfg config.Device, _ Options, log *slog.Logger) (HCA, error) {
-			return newSoftHCA(cfg, log)
+		open: func(_ context.Context, cfg config.Device, opts Options, log *slog.Logger) (HCA, error) {
+			return newSoftHCA(cfg, opts.FastPath, log)
 		},
 		list:  func(s System) ([]Entry, error) { return []Entry{s.software()}, nil },
 		names: func() []string { return []string{config.SoftHCA} },

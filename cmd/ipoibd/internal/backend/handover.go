@@ -130,6 +130,7 @@ func (h *softHCA) exportTo(w *capsule.Writer) error {
 
 func (h *softHCA) giveUp() {
 	h.port.GiveUp()
+	h.fast.giveUp()
 	if e := h.engine.Load(); e != nil {
 		e.lanes[0].GiveUpMemberships()
 	}

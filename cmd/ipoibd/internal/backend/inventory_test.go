@@ -183,7 +183,7 @@ func TestNoNulls(t *testing.T) {
 // The loopback leads to no other host.
 func TestLoopbackIsNoUnderlay(t *testing.T) {
 	const want = "lo is a loopback, which leads to no other host; choose another netdev as the underlay"
-	if _, err := newSoftHCA(config.Device{HCA: config.SoftHCA, Soft: config.Soft{Underlay: "lo"}}, slog.New(slog.DiscardHandler)); err == nil || err.Error() != want {
+	if _, err := newSoftHCA(config.Device{HCA: config.SoftHCA, Soft: config.Soft{Underlay: "lo"}}, nil, slog.New(slog.DiscardHandler)); err == nil || err.Error() != want {
 		t.Errorf("run: %v, want %s", err, want)
 	}
 	s := Local(nil, "lo")

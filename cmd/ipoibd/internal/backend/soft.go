@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/diagnose"
 	"ipoibd/cmd/ipoibd/internal/report"
@@ -31,6 +32,7 @@ type softHCA struct {
 	await    []hca.QPN                      // that the first engine waits for; see soft.Config
 	notices  atomic.Pointer[report.Notices] // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error)       // computed once, because a reset must not open files
+	fast     *underlayProgram
 	log      *slog.Logger
 
 	mu    sync.Mutex // guards what follows
@@ -45,7 +47,7 @@ type engine struct {
 	lanes []*udp.Transport // the first one has what they share
 }
 
-func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
+func newSoftHCA(cfg config.Device, fast *bpf.FastPath, log *slog.Logger) (*softHCA, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
@@ -57,8 +59,11 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if err := checkUnderlay(cfg.Underlay); err != nil {
 		return nil, err
 	}
+	if !cfg.FastPath {
+		fast = nil
+	}
 	return &softHCA{
-		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), pkeys: cfg.PKeyTable(), log: log,
+		fast: newUnderlayProgram(fast, log), cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), pkeys: cfg.PKeyTable(), log: log,
 		hostGUID: sync.OnceValues(func() (hca.GUID, error) { return hostGUID(cfg.Underlay) }),
 	}, nil
 }
@@ -131,6 +136,7 @@ func (h *softHCA) Close() error { return errors.Join(h.free(), h.port.Close()) }
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
+	wg.Go(func() { h.fast.run(ctx) })
 	defer wg.Wait()
 	timer := time.NewTimer(lookFirst)
 	defer timer.Stop()
@@ -158,7 +164,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Lanes: h.cfg.Lanes}
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Lanes: h.cfg.Lanes, FastPath: h.fast.path}
 	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
 	if h.port.Destroyed() != before {
@@ -187,6 +193,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, errors.Join(err, closeLanes(lanes))
 	}
 	h.engine.Store(&engine{dev, lanes})
+	h.fast.at(int(id.Index))
 	dev.SetPKeys(h.table()) // it may have changed since
 	return dev, nil
 }

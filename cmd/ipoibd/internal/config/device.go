@@ -102,6 +102,7 @@ type Soft struct {
 	Peers          []string   `json:"peers"` // none: multicast travels by IP multicast
 	KnownPeersOnly bool       `json:"known_peers_only"`
 	Lanes          int        `json:"lanes"`
+	FastPath       bool       `json:"fast_path"`
 }
 
 // Reset is how a real HCA is reset.
@@ -197,6 +198,9 @@ var DeviceFields = Table[Device]{{
 		n := d.Lanes
 		m.require(n >= 1 && n <= MaxLanes && n&(n-1) == 0, "%d is not 1, 2, 4 or 8", n)
 	},
+}, {
+	Name: "fast_path", Of: func(d *Device) any { return &d.FastPath }, Only: KindSoft, Flag: "fast-path",
+	Help: "carry small frames in the kernel, past the daemon, by eBPF programs",
 }, {
 	Name: "reset", Of: func(d *Device) any { return &d.Reset }, Only: KindRDMA,
 	Flag: "reset", Help: "how a real HCA is reset: none, link, driver or pci",

@@ -53,6 +53,7 @@ type Options struct {
 	TakeOver    bool // continue the interfaces of a daemon that answers on the control socket
 	Sandbox     report.Sandbox
 	Programs    *bpf.Programs // for the interfaces with eBPF; nil: there are none
+	FastPath    *bpf.FastPath // for the devices with it; nil: there is none
 	// Admit returns an error if the daemon, which has dropped privileges, cannot carry out a
 	// configuration; nil: it can carry out all.
 	Admit func(*config.Config) error
@@ -89,7 +90,7 @@ func newDaemon(ctx context.Context, opts Options) *daemon {
 	d.host = handover.Host{Journal: d.journal, Log: opts.Log}
 	d.running, d.end = context.WithCancelCause(ctx)
 	d.fleet = fleet.New(d.running, fleet.Options{
-		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs,
+		AllowFaults: opts.AllowFaults, Remove: opts.Remove, OpenRDMA: opts.OpenRDMA, Programs: opts.Programs, FastPath: opts.FastPath,
 		Journal: d.journal, Log: opts.Log, Lost: d.end,
 	})
 	d.current = current.New(d.running, current.Options{

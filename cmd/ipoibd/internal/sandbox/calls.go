@@ -59,7 +59,6 @@ var denied = slices.Concat(deniedHere, []uint32{
 	unix.SYS_USERFAULTFD, unix.SYS_PERF_EVENT_OPEN,
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
-	unix.SYS_BPF, // the programs were loaded before, and their maps are memory
 	// files without a path
 	unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
 	// the machine
@@ -103,6 +102,8 @@ func rules(pid uint32) []rule {
 			unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
 			unix.F_SETLEASE, unix.F_NOTIFY,
 		}},
+		// What the maps of the fast path take that are not memory.
+		{nr: unix.SYS_BPF, arg: 0, only: []uint32{unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_OBJ_GET_INFO_BY_FD}},
 		{nr: unix.SYS_PRLIMIT64, arg: 0, only: []uint32{0, pid}},
 		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{
 			unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET,
@@ -160,6 +161,9 @@ func (p Policy) filter(pid int) []bpf.Instruction {
 		absent,
 	}
 	calls := slices.Clone(denied)
+	if !p.FastPath { // the programs were loaded before, and their maps are memory
+		calls = append(calls, unix.SYS_BPF)
+	}
 	if !slices.Contains(p.Capabilities, capability.CAP_SYS_ADMIN) {
 		calls = append(calls, unix.SYS_SETNS)
 	}

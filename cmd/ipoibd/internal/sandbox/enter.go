@@ -36,8 +36,11 @@ type Sandbox struct {
 }
 
 // Carried is what the first start prepares with all its privileges, and leaves to the second one.
-type Carried struct {
-	Descriptors []int  // stay open
+type Carried struct{ Programs, FastPath Loaded }
+
+// Loaded are the descriptors of programs and their maps, which stay open.
+type Loaded struct {
+	Descriptors []int
 	Err         string // why there are none
 }
 
@@ -115,7 +118,7 @@ func first(p Policy, as func() (*User, error), prepare func() Carried) error {
 	if err != nil {
 		return err
 	}
-	for _, fd := range s.Carried.Descriptors {
+	for _, fd := range slices.Concat(s.Carried.Programs.Descriptors, s.Carried.FastPath.Descriptors) {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("keep descriptor %d across execve: %w", fd, err)
 		}

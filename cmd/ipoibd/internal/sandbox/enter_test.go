@@ -93,7 +93,7 @@ func child(text string) error {
 		}
 		a.Missing = s.Missing
 		if o.Loads {
-			a.Results["use loaded programs"] = fmt.Sprint(use(s.Carried))
+			a.Results["use loaded programs"] = fmt.Sprint(use(s.Carried.Programs))
 		}
 	}
 	a.PIDs, a.Environment = []string{os.Getenv(pidEnv), strconv.Itoa(os.Getpid())}, os.Environ()
@@ -385,15 +385,15 @@ func loadSocketFilter(order) error {
 func (o *order) load() (c Carried) {
 	if o.Loads {
 		var err error
-		if c.Descriptors, err = programs.Load(2); err != nil {
-			c.Err = err.Error()
+		if c.Programs.Descriptors, err = programs.Load(2); err != nil {
+			c.Programs.Err = err.Error()
 		}
 	}
 	return c
 }
 
 // use attaches loaded programs to a TAP, and reads counts.
-func use(c Carried) error {
+func use(c Loaded) error {
 	if c.Err != "" {
 		return errors.New(c.Err)
 	}

@@ -25,6 +25,7 @@ type Policy struct {
 	Devices      []string // directories whose devices it may open
 	Attributes   []string // patterns of files of sysfs, or of directories of them, that it may write
 	Filters      int      // number of eBPF filters to load; 0: no eBPF programs at all
+	FastPath     bool     // to load the fast path, and to change its maps
 }
 
 // Numbers of eBPF filters, which are loaded before the process is confined. Each takes a descriptor,
@@ -117,6 +118,7 @@ func Needs(c *config.Config, file string) Policy {
 }
 
 func (p *Policy) addDevice(d *config.Device) {
+	p.FastPath = p.FastPath || d.FastPath
 	if config.KindOf(d.HCA) == config.KindRDMA {
 		p.Capabilities = append(p.Capabilities, capability.CAP_IPC_LOCK)
 		p.Read = append(p.Read, verbsConfig)
@@ -254,6 +256,9 @@ func Check(entered, next Policy) error {
 	}
 	if next.Filters > 0 && entered.Filters == 0 {
 		lacks = append(lacks, "to load eBPF programs")
+	}
+	if next.FastPath && !entered.FastPath {
+		lacks = append(lacks, "to load the fast path")
 	}
 	if len(lacks) == 0 {
 		return nil

@@ -66,9 +66,9 @@ func (r *reader) readAll(fd uintptr) bool {
 				return true
 			}
 			if r.waited = true; r.onWait != nil {
-				r.waiting = true
 				r.onWait()
 			}
+			r.waiting = r.onWake != nil
 			return false
 		default:
 			if r.n == 0 {

@@ -112,6 +112,7 @@ type State struct {
 	// Present is false, and all else zero, if the interface was deleted or moved to a
 	// network namespace that this process may not enter.
 	Present bool
+	Away    bool // in another network namespace than when it was opened
 	Up      bool // administratively up
 	// Downs is how often the interface has gone down since Watch began, also between two states
 	// that it delivered; State does not count.

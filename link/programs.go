@@ -1,10 +1,14 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // Programs are descriptors of eBPF programs that run for each frame from the host; -1: none.
@@ -34,12 +38,33 @@ func (t *TAP) SetPrograms(p Programs) error {
 	return nil
 }
 
-// ObserveWaits makes ReadBatch of the first queue call onWait when it finds no frame and is about
-// to wait, and onWake once it has read the frame for which it waited; nil: neither. No goroutine
-// may be in ReadBatch.
-func (t *TAP) ObserveWaits(onWait, onWake func()) {
-	rd := &t.tun.queues[0].rd
+// ObserveWaits makes ReadBatch of a queue call onWait when it finds no frame and is about to wait, and onWake once it has
+// read the frame for which it waited; nil: not. No goroutine may be in ReadBatch of the queue.
+func (t *TAP) ObserveWaits(queue int, onWait, onWake func()) {
+	rd := &t.tun.queues[queue].rd
 	rd.onWait, rd.onWake, rd.waiting = onWait, onWake, false
+}
+
+// ErrAway means that the interface is in another network namespace.
+var ErrAway = errors.New("the interface is in another network namespace")
+
+// AttachEgress makes an eBPF program (BPF_PROG_TYPE_SCHED_CLS) run for each frame that the host sends, before the queueing
+// discipline, as long as the interface stays in its network namespace, which must be that of this process. Close removes it. May
+// block. Errors: ErrAway, the system's.
+func (t *TAP) AttachEgress(fd int) error {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
+		if r != t.dev.nl {
+			return ErrAway
+		}
+		t.egress = l.Attrs().Index
+		return kernel.AttachProgram(t.egress, kernel.Egress, fd)
+	})
+	if err != nil {
+		return fmt.Errorf("attach the fast path to %s: %w", t.tun.name, err)
+	}
+	return nil
 }
 
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even

@@ -85,7 +85,7 @@ func TestWaitsAreObserved(t *testing.T) {
 		stop = n == 0
 	}
 	var events []string
-	tap.ObserveWaits(func() { events = append(events, "wait") }, func() { events = append(events, "wake") })
+	tap.ObserveWaits(0, func() { events = append(events, "wait") }, func() { events = append(events, "wake") })
 	if !arrives(t, tap, h) { // it is queued before the read
 		t.Fatal("no frame")
 	}

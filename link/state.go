@@ -15,6 +15,7 @@ import (
 func (t *TAP) State() (s State, err error) {
 	err = t.dev.visit(func(r *rtnl, l netlink.Link) (err error) {
 		s, err = r.state(l, len(t.tun.queues))
+		s.Away = r != t.dev.nl
 		return err
 	})
 	switch {

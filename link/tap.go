@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
 )
 
 // TAP is an attached TAP; it implements [Device].
@@ -23,6 +25,7 @@ type TAP struct {
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
 	programs    Programs   // the argument of the last SetPrograms
+	egress      int        // index with which AttachEgress has attached a program; 0: none
 	given       bool       // another process takes over the interface: see GiveUp
 
 	end      context.CancelFunc
@@ -131,6 +134,9 @@ func (t *TAP) release() (resetErr, fileErr error) {
 		resetErr = nil // the interface was deleted
 	}
 	_ = t.dev.visit(func(r *rtnl, l netlink.Link) error { return unsign(r, l) })
+	if t.egress != 0 {
+		resetErr = errors.Join(resetErr, kernel.DetachProgram(t.egress, kernel.Egress))
+	}
 	return resetErr, t.tun.close()
 }
 

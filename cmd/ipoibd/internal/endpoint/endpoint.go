@@ -22,6 +22,8 @@ type Spec struct {
 	RecvStride int     // bytes of one receive slot
 	QPN        hca.QPN // wanted number of the first queue pair; 0: any (see hca.QPSpec.Num)
 	LROUDP     bool    // the host accepts joined messages of UDP; see hca.QPSpec
+	// FastPath describes the fast path to create with each queue pair, but for the index of the GID; nil: none.
+	FastPath *hca.FastPathSpec
 	// OnEvent is called with each event of the queue pair and its CQs, and the generation
 	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
@@ -44,6 +46,8 @@ type Endpoint struct {
 	QP     hca.QP // nil between Stop and Start
 	Queues []Queue
 	AHs    *AHWorkers
+	Fast   hca.FastPath // of the queue pair; nil: none
+	NoFast error        // why there is none, although there should be; nil: there is
 	// Refused is how many groups of the plan the device has refused. Any goroutine may load it.
 	Refused atomic.Int32
 
@@ -250,7 +254,21 @@ func (e *Endpoint) createQP() error {
 	a := &attached{qp: qp}
 	e.attached = a
 	e.qp.add(func() error { return a.keep(nil) })
+	e.createFastPath()
 	return nil
+}
+
+// createFastPath creates the fast path of the queue pair, which works without one as well.
+func (e *Endpoint) createFastPath() {
+	e.Fast, e.NoFast = nil, nil
+	if e.Spec.FastPath == nil {
+		return
+	}
+	spec := *e.Spec.FastPath
+	spec.SGIDIndex = e.Spec.Plan.GIDIndex
+	if e.Fast, e.NoFast = hca.CreateFastPath(e.QP, spec); e.NoFast == nil {
+		e.qp.add(e.Fast.Close)
+	}
 }
 
 // watch forwards an object's events until the object is closed. A reset changes the

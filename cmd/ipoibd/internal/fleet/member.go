@@ -40,6 +40,7 @@ type Device struct {
 	Slot     *backend.Slot
 	portGUID hca.GUID
 	lanes    int         // of each of its interfaces
+	fastPath bool
 	busy     bool        // another process used the HCA, or its UDP port, or it did not work, when it was constructed
 	run      routine     // of Run
 	removed  atomic.Bool // by a change that is under way or complete
@@ -56,7 +57,7 @@ func (f *Fleet) makeDevice(
 	defer cancel()
 	defer context.AfterFunc(f.running, cancel)()
 	slot, err := backend.New(ctx, c, backend.Options{
-		AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, Log: f.opts.Log,
+		AllowFaults: f.opts.AllowFaults, OpenRDMA: f.opts.OpenRDMA, FastPath: f.opts.FastPath, Log: f.opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (f *Fleet) makeDevice(
 		return nil, errors.Join(err, slot.Close())
 	}
 	sharing := slot.Sharing()
-	return &Device{name: c.Name, Slot: slot, portGUID: guid, lanes: c.Lanes, busy: busy, Device: device.New(device.Config{
+	return &Device{name: c.Name, Slot: slot, portGUID: guid, lanes: c.Lanes, fastPath: c.FastPath, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay,
 		Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
 		Coordinator: sharing.Dir, Means: sharing.Means, Function: sharing.Function, NoReset: sharing.NoReset,
@@ -162,6 +163,9 @@ func (f *Fleet) env(name string, d *Device, m Made) iface.Env {
 	env := iface.Env{
 		Device: d.Device, Journal: f.opts.Journal, Log: f.opts.Log, Programs: f.opts.Programs, NoBPF: &f.noBPF,
 		Lanes: d.lanes, Runtime: m.cfg.Runtime(name), Existing: m.cfg.Added[name].Existing,
+	}
+	if d.fastPath {
+		env.FastPath = f.opts.FastPath
 	}
 	if name == m.in.Interface {
 		env.Namespace = m.in.File

@@ -24,6 +24,7 @@ type attachment struct {
 	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
 	refused *atomic.Int32 // how many groups of plan the device has refused
+	fast    fastResult
 }
 
 // Offloads were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another process
@@ -77,6 +78,7 @@ func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes, onTAP *Offload
 		return errors.Join(err, a.close(ls))
 	}
 	a.self, a.groups, a.ahs, a.refused = a.ep.Self(), a.ep.Groups(), a.ep.AHs, &a.ep.Refused
+	a.fast = fastResult{a.ep.Fast, a.ep.NoFast}
 	return nil
 }
 

@@ -32,12 +32,16 @@ type fabric struct {
 	onTAP  Offloads    // belongs to the worker while that is busy
 	used   uint64      // instance of the session that was used last
 	qpn    hca.QPN     // wanted for the next queue pair; 0: any
+
+	wantsFast bool // a fast path
 }
 
 // hostSide is what the use of the device depends on at the host's side.
 type hostSide struct {
 	present bool
 	down    error // why there must be no queue pair; nil: ib0 is up
+	netdev  int   // index of ib0; 0: it is in another network namespace
+	mac     [6]byte
 }
 
 // errSessionEnded means that the device has gone since its view was read.
@@ -108,7 +112,7 @@ func (f *fabric) open(to target, gen uint32, then func(*attachment, error)) erro
 		Plan: to.plan, Queues: need, SendWRs: f.lanes.sendWRs, RecvWRs: f.lanes.recvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
 		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
-		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn,
+		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn, FastPath: f.fastSpec(),
 		OnRefused: func(err error) { f.member.log.Debug("the device has refused a group", "err", err) },
 	}
 	f.qpn = 0 // a recovery may need another one

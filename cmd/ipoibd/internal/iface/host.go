@@ -41,7 +41,8 @@ type TAP interface {
 	// would not find it.
 	Elsewhere() bool
 	SetPrograms(p link.Programs) error
-	ObserveWaits(onWait, onWake func())
+	ObserveWaits(queue int, onWait, onWake func())
+	AttachEgress(program int) error
 	Remove() error
 
 	// For a process that continues ib0.
@@ -69,6 +70,8 @@ type host struct {
 	inspecting int         // inspections whose result was not taken yet
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
 	narrow     narrow
+
+	fastProgram int // of the fast path
 }
 
 // deadline returns when to call expire.
@@ -93,6 +96,9 @@ func (h *host) expire(now time.Time) (ask bool) {
 // side returns what the use of the device depends on.
 func (h *host) side() (s hostSide) {
 	s.present = h.now.Present
+	if s.mac = h.now.MAC; !h.now.Away {
+		s.netdev = h.now.Index
+	}
 	switch {
 	case h.now.Up:
 	case h.assignment.rising:

@@ -183,12 +183,13 @@ func (t *tap) Inspect() (link.Findings, error) {
 // Queues implements [link.Device].
 func (t *tap) Queues() []link.Queue { return append([]link.Queue{t}, t.more...) }
 
-func (*tap) Elsewhere() bool                 { return false }
-func (*tap) SetPrograms(link.Programs) error { return nil }
-func (*tap) ObserveWaits(_, _ func())        {}
-func (*tap) Export(*capsule.Writer)          {}
-func (t *tap) GiveUp()                       { t.given = true }
-func (*tap) Own()                            {}
+func (*tap) Elsewhere() bool                  { return false }
+func (*tap) SetPrograms(link.Programs) error  { return nil }
+func (*tap) ObserveWaits(int, func(), func()) {}
+func (*tap) AttachEgress(int) error           { return nil }
+func (*tap) Export(*capsule.Writer)           {}
+func (t *tap) GiveUp()                        { t.given = true }
+func (*tap) Own()                             {}
 
 func (t *tap) Remove() error {
 	t.Delete()

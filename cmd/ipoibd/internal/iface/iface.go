@@ -54,6 +54,7 @@ type Iface struct {
 	rec     recovery
 	nbrs    neighbours
 	slow    slowPath
+	fast    *fast
 	reports pathReports
 
 	before Before // what was counted before this one
@@ -73,7 +74,8 @@ type Env struct {
 	Journal  *journal.Journal
 	Log      *slog.Logger
 	Programs *bpf.Programs
-	NoBPF    *sync.Once // logs that eBPF is not available, once for all interfaces
+	NoBPF    *sync.Once    // logs that eBPF is not available, once for all interfaces
+	FastPath *bpf.FastPath // that the device uses; nil: none
 
 	Lanes    int  // of the device
 	Runtime  bool // the interface was added at run time
@@ -180,12 +182,13 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	assigns, err := assignmentOf(cfg)
 	known := &ud.Snapshot{}
 	slow := newSlowPath(known)
-	ls, noLanes := newLanes(cfg, tap.Queues(), slow, known)
+	fastPath := &fast{log: env.Log.With("interface", cfg.Name)}
+	ls, noLanes := newLanes(cfg, tap.Queues(), slow, known, fastPath.hold)
 	if err := errors.Join(noGID, err, noLanes); err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
 	f := &Iface{
-		cfg: cfg, log: env.Log.With("interface", cfg.Name), lanes: ls, slow: slow, before: s.Before,
+		cfg: cfg, log: env.Log.With("interface", cfg.Name), lanes: ls, slow: slow, fast: fastPath, before: s.Before,
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.ending, f.ends = context.WithCancel(context.Background())
@@ -207,10 +210,15 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 		log: f.log, journal: env.Journal, fabric: &f.fabric, lanes: ls, setCarrier: f.host.setCarrier,
 		ladder: qprecovery.InheritLadder(time.Now(), s.Ladder), err: errors.New("starting"),
 	}
-	f.nbrs = newNeighbours(f.log, tap, ls, &f.fabric.member, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
+	f.nbrs = newNeighbours(f.log, tap, ls, &f.fabric.member, f.fast, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
 	if cfg.EBPF {
 		f.programs.attach(env, tap, len(ls.all), f.log)
+		// Without the programs, the frames of a flow may have another lane than the fast path expects.
+		if env.FastPath != nil && cfg.Netns == "" && f.programs.lacking() == "" {
+			f.fabric.wantsFast, f.host.fastProgram = true, env.FastPath.AtNetdev
+		}
 	}
+	f.programs.observe(tap, len(ls.all), f.fast.posted)
 	f.show(time.Now())
 	return f, nil
 }

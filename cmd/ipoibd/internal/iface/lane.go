@@ -107,11 +107,16 @@ type lanes struct {
 	sources []netip.Addr // that the host may use; nil: any
 	signals signals      // of all lanes
 	records records
+
+	holdFast func(why hold, on bool) // of the fast path
 }
 
-func newLanes(cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot) (*lanes, error) {
+func newLanes(
+	cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot, holdFast func(hold, bool),
+) (*lanes, error) {
 	ls := &lanes{
 		sendWRs: cfg.SendWRs, recvWRs: cfg.RecvWRs, pkey: cfg.PKey, slow: slow, peers: peers, signals: newSignals(),
+		holdFast: holdFast,
 	}
 	for _, q := range queues {
 		l, err := ls.newLane(q)
@@ -131,6 +136,7 @@ func (ls *lanes) resting() bool {
 // allowSources makes the lanes drop the host's frames from other addresses than those of the list; nil: none.
 func (ls *lanes) allowSources(list []netip.Addr) {
 	ls.sources = list
+	ls.holdFast(holdSources, list != nil)
 	for _, l := range ls.all {
 		l.tx.SetSources(list)
 	}

@@ -39,6 +39,7 @@ type neighbours struct {
 	shown   *ud.Snapshot // what the lanes see of the table
 	att     *attachment  // in use; nil: none
 	member  *membership
+	fast    *fast
 	events  []neigh.Event
 	actions []neigh.Action
 	retired []neigh.DestroyAH // handles that a posted request may still use
@@ -55,10 +56,10 @@ type neighbours struct {
 
 // newNeighbours returns a table with the peers and stations of the interface that this one continues.
 func newNeighbours(
-	log *slog.Logger, tap TAP, ls *lanes, member *membership, bounds neigh.Config, former neigh.Restored,
+	log *slog.Logger, tap TAP, ls *lanes, member *membership, fast *fast, bounds neigh.Config, former neigh.Restored,
 ) neighbours {
 	n := neighbours{
-		log: log, tap: tap, lanes: ls, member: member, shown: ls.peers, table: neigh.New(bounds),
+		log: log, tap: tap, lanes: ls, member: member, fast: fast, shown: ls.peers, table: neigh.New(bounds),
 		frame:   make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
 		strayed: make(chan struct{}, 1),
 		echoes:  echoes{},
@@ -152,7 +153,7 @@ func (n *neighbours) hostChanged(old, st link.State, own []netip.Prefix) {
 
 // rest reports to the table whether all lanes rest.
 func (n *neighbours) rest() {
-	if idle := n.att != nil && n.lanes.resting(); idle != n.idle {
+	if idle := n.att != nil && n.lanes.resting() && n.fast.resting(time.Now()); idle != n.idle {
 		n.idle = idle
 		n.step(neigh.DataIdle{Idle: idle})
 	}
@@ -161,7 +162,7 @@ func (n *neighbours) rest() {
 // deadline returns when to call expire; zero: never.
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
-	if len(n.retired) > 0 {
+	if len(n.retired)+len(n.fast.due) > 0 {
 		at = earliest(at, time.Now().Add(collectEvery))
 	}
 	return earliest(at, n.strays.at)
@@ -171,6 +172,9 @@ func (n *neighbours) deadline() time.Time {
 func (n *neighbours) expire(now time.Time) {
 	if due(&n.strays.at, now) {
 		n.readStrays(now)
+	}
+	for _, ev := range n.fast.traffic(now) {
+		n.step(ev)
 	}
 	n.step(neigh.Tick{})
 }
@@ -232,13 +236,14 @@ func (n *neighbours) step(ev neigh.Event) {
 			case neigh.GroupsChanged:
 				n.member.changed()
 			case neigh.Publish:
+				n.events = n.fast.publish(a.Snapshot, n.events)
 				n.shown.Publish(a.Snapshot)
 			}
 		}
 		clear(n.actions)
 	}
 	clear(n.events)
-	if len(n.retired) > 0 && n.att != nil {
+	if len(n.retired)+len(n.fast.due) > 0 && n.att != nil {
 		n.collect()
 	}
 }
@@ -302,9 +307,10 @@ func (n *neighbours) created(r endpoint.AHResult) error {
 	return nil
 }
 
-// collect destroys the handles that no posted request can use any more.
+// collect destroys the handles that no posted request can use any more, and hands peers over to the fast path.
 func (n *neighbours) collect() {
 	safe := n.lanes.epoch()
+	n.fast.handOver(safe)
 	var unused []hca.AH
 	n.retired = slices.DeleteFunc(n.retired, func(d neigh.DestroyAH) bool {
 		if d.LastEpoch >= safe {
@@ -317,7 +323,7 @@ func (n *neighbours) collect() {
 		n.att.ahs.Destroy(unused)
 	}
 	for _, l := range n.lanes.all {
-		if len(n.retired) > 0 {
+		if len(n.retired)+len(n.fast.due) > 0 {
 			l.tx.Wake() // its epoch advances only in its pump
 		}
 	}

@@ -46,10 +46,19 @@ func (p *programs) load(loaded *bpf.Programs, tap TAP, queues int) (err error) {
 		return err
 	}
 	p.filter = filter
-	if queues == 1 { // the filter can track only one waiting reader
-		tap.ObserveWaits(filter.Waits, filter.Woke)
-	}
 	return nil
+}
+
+// observe reports the waits of the TAP's readers to the filter, if there is one, and to posted, with the number of the queue. No goroutine
+// reads the TAP.
+func (p *programs) observe(tap TAP, queues int, posted func(queue int)) {
+	for i := range queues {
+		onWait, onWake := func() { posted(i) }, (func())(nil)
+		if filter := p.filter; filter != nil && queues == 1 { // it can track only one waiting reader
+			onWait, onWake = func() { posted(0); filter.Waits() }, filter.Woke
+		}
+		tap.ObserveWaits(i, onWait, onWake)
+	}
 }
 
 // lacking returns why the programs could not be attached, or "".
@@ -64,7 +73,9 @@ func (p *programs) lacking() string {
 
 // detach removes the programs from a TAP that no goroutine reads. Their counts remain until close.
 func (p *programs) detach(tap TAP) error {
-	tap.ObserveWaits(nil, nil)
+	for i := range tap.Queues() {
+		tap.ObserveWaits(i, nil, nil)
+	}
 	return tap.SetPrograms(link.NoPrograms)
 }
 

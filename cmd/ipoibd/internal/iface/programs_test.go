@@ -49,7 +49,11 @@ func (p *fakePrograms) SetPrograms(got link.Programs) error {
 	return p.err
 }
 
-func (p *fakePrograms) ObserveWaits(onWait, onWake func()) { p.onWait, p.onWake = onWait, onWake }
+func (p *fakePrograms) ObserveWaits(_ int, onWait, onWake func()) {
+	p.onWait, p.onWake = onWait, onWake
+}
+
+func (*fakePrograms) Queues() []link.Queue { return make([]link.Queue, 1) }
 
 // Both programs are attached. Their counters have meanings, kinds, and names of their own, and
 // end with them. If the TAP refuses the programs, none stays.
@@ -67,6 +71,7 @@ func TestProgramsOfAnInterface(t *testing.T) {
 	if err := p.load(loaded, &tap, 1); err != nil {
 		t.Fatal(err)
 	}
+	p.observe(&tap, 1, func(int) {})
 	if tap.got.Filter < 0 || tap.got.Steering < 0 || tap.onWait == nil || tap.onWake == nil {
 		t.Errorf("attached %+v", tap.got)
 	}

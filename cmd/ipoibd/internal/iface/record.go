@@ -61,6 +61,7 @@ func (ls *lanes) useRecorders() {
 	}
 	slow := list(2 * len(ls.all))
 	ls.records.slow.Store(&slow)
+	ls.holdFast(holdCapture, len(ls.records.sets) > 0)
 }
 
 // wroteSlow records a frame of the slow path that the TAP has accepted.

@@ -238,14 +238,15 @@ func (r *recovery) run(run qprecovery.Run) {
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.hung(r.lanes.halt())
 		var self hca.UDDest
+		var fast fastResult
 		r.operate(run.Op, qprecovery.VerbModifyQP, func(a *attachment, _ *qprecovery.Done) error {
 			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
-				self = a.ep.Self()
+				self, fast = a.ep.Self(), fastResult{a.ep.Fast, a.ep.NoFast}
 			}
 			return err
 		}, func(done qprecovery.Done) {
-			r.fabric.att.gen, r.fabric.att.self = run.Gen, self
+			r.fabric.att.gen, r.fabric.att.self, r.fabric.att.fast = run.Gen, self, fast
 			r.tell(attached{then: func() { r.step(done) }})
 		})
 	case qprecovery.RungNone, qprecovery.RungSuspend, qprecovery.RungWait, qprecovery.RungGiveUp, qprecovery.NumRung:

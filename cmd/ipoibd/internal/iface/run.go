@@ -147,6 +147,7 @@ func (f *Iface) passOn() {
 			if event.newPlan {
 				f.fit()
 			}
+			f.useFast(a)
 			believed := f.reports.believed(a.plan)
 			if event.isNew {
 				ask(&f.host.worker, f.host.tap.Neighbours, f.nbrs.hostNeighbours)
@@ -170,6 +171,14 @@ func (f *Iface) passOn() {
 		f.reports.answered(time.Now(), f.fabric.att, r, f.log)
 	}
 	f.nbrs.replies = f.nbrs.replies[:0]
+}
+
+// useFast begins to use the fast path of the queue pair.
+func (f *Iface) useFast(a *attachment) {
+	f.fast.use(a.fast)
+	if a.fast.path != nil {
+		f.host.attachFast()
+	}
 }
 
 // hostChanged handles a state of ib0 that the kernel has reported.

@@ -90,9 +90,10 @@ func (f *Iface) statusWithoutKernel(tap link.Counters) report.Interface {
 	s.Peers, s.Stations = reportPeers(last.peers), reportStations(last.stations)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
 	f.lanes.count(s.Counters)
+	f.fast.count(s.Counters)
 	s.Counters.AddTotals(f.before.Counters)
 	s.Resolved, s.Recovery = s.Resolved.After(f.before.Resolved), s.Recovery.After(f.before.Recovery)
-	s.NoEBPF = f.programs.lacking()
+	s.NoEBPF, s.NoFastPath = f.programs.lacking(), f.fast.lacking()
 	filter, _ := f.programs.counters()
 	s.Kernel.Add("tap_", tapCounters(tap))
 	s.Kernel.Add("tap_", filter)

@@ -1,0 +1,249 @@
+package iface
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/bpf"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca"
+	"ipoibd/neigh"
+	"ipoibd/ud/ipoib"
+)
+
+// fast is the shell of the queue pair's fast path. It hands over the peers that the lanes know, and tells the peer table of
+// their traffic. It holds the fast path while the daemon must see all frames. Run owns it; any goroutine may call hold,
+// posted and count.
+type fast struct {
+	log    *slog.Logger
+	path   atomic.Pointer[hca.FastPath] // in use, or used last; nil: none yet
+	peers  map[ipoib.MAC]hca.FastPathCounts
+	due    map[ipoib.MAC]duePeer
+	former *neigh.Snapshot // whose destinations are in peers and due
+	read   time.Time       // when the counts of the peers were last read
+	total  uint64          // frames carried by then
+	moved  time.Time       // when that had changed last
+
+	mu     sync.Mutex // guards what follows
+	holds  hold
+	before report.Totals // of those before path
+	why    error         // there is none, although it is wanted
+}
+
+// fastResult is the fast path of a queue pair, or why there is none; the zero value: none is wanted.
+type fastResult struct {
+	path hca.FastPath
+	err  error
+}
+
+// duePeer is a peer to hand over once no frame can be on its way that the lanes routed by an earlier snapshot.
+type duePeer struct {
+	to    hca.UDDest
+	epoch uint64
+}
+
+// hold is a set of reasons to hold the fast path.
+type hold uint8
+
+// Reasons to hold the fast path.
+const (
+	holdCapture  hold = 1 << iota // a capture must show all frames
+	holdStations                  // the fast path knows only the host, no stations behind ib0
+	holdSources                   // the sources of frames must be checked
+)
+
+// carriedEvery is how often the peer table learns of the traffic of the fast path. It doubts a peer from which it
+// has learned of none for a second.
+const carriedEvery = 200 * time.Millisecond
+
+// use begins to use the fast path of a queue pair. The one before is closed.
+func (f *fast) use(r fastResult) {
+	was := f.path.Load()
+	if r.path == nil || was != nil && *was == r.path {
+		f.failed(r.err)
+		return
+	}
+	f.mu.Lock()
+	if was != nil {
+		c := report.Counters{}
+		c.Add("", (*was).Counters())
+		c.AddTotals(f.before)
+		f.before = report.TotalsOf(c)
+	}
+	f.path.Store(&r.path)
+	if f.holds != 0 {
+		r.path.Hold()
+	}
+	f.mu.Unlock()
+	f.peers, f.due, f.total = map[ipoib.MAC]hca.FastPathCounts{}, map[ipoib.MAC]duePeer{}, 0
+	former := f.former
+	f.former = new(neigh.Snapshot)
+	if former != nil {
+		f.publish(former, nil)
+	}
+	f.failed(nil)
+}
+
+// failed notes why there is no fast path.
+func (f *fast) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil && (f.why == nil || f.why.Error() != err.Error()) {
+		f.log.Info("no fast path: the daemon carries all frames", "reason", err)
+	}
+	f.why = err
+}
+
+// publish follows a snapshot that the lanes are about to get. It returns the events of peers that are gone, after those of out.
+func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
+	f.hold(holdStations, !s.Alone())
+	path := f.path.Load()
+	if path == nil {
+		f.former = s
+		return out
+	}
+	s.Destinations(f.former, func(mac ipoib.MAC, to hca.UDDest, ok bool) {
+		if _, has := f.peers[mac]; has {
+			last, err := (*path).RemovePeer(mac)
+			if err != nil {
+				f.log.Error("cannot remove a peer from the fast path", "mac", mac.String(), "err", err)
+			}
+			out = f.carried(mac, last, out)
+			delete(f.peers, mac)
+		}
+		if delete(f.due, mac); ok {
+			f.due[mac] = duePeer{to, s.Epoch()}
+		}
+	})
+	f.former = s
+	return out
+}
+
+// handOver hands over the peers that are due. Safe is the oldest snapshot that a frame of any lane may have been routed by.
+func (f *fast) handOver(safe uint64) {
+	for mac, p := range f.due {
+		if p.epoch > safe {
+			continue
+		}
+		delete(f.due, mac)
+		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil { // its frames take their way through the daemon
+			f.log.Debug("peer without the fast path", "mac", mac.String(), "err", err)
+			continue
+		}
+		f.peers[mac] = hca.FastPathCounts{}
+	}
+}
+
+// traffic returns the events of the traffic of all peers, if they were not read lately.
+func (f *fast) traffic(now time.Time) (out []neigh.Event) {
+	path := f.path.Load()
+	if path == nil || now.Sub(f.read) < carriedEvery {
+		return nil
+	}
+	f.read = now
+	total := uint64(0)
+	for mac := range f.peers {
+		if c, ok := (*path).PeerCounts(mac); ok {
+			total += c.TxPackets + c.RxPackets
+			out = f.carried(mac, c, out)
+		}
+	}
+	if total != f.total {
+		f.total, f.moved = total, now
+	}
+	return out
+}
+
+// carried appends the event of the traffic of a peer since the last one, if there is any.
+func (f *fast) carried(mac ipoib.MAC, c hca.FastPathCounts, out []neigh.Event) []neigh.Event {
+	const ether = 14 // length of the Ethernet header
+	was := f.peers[mac]
+	f.peers[mac] = c
+	ev := neigh.Carried{
+		MAC:   mac,
+		Sent:  c.TxBytes - was.TxBytes - ether*(c.TxPackets-was.TxPackets),
+		Heard: c.RxBytes - was.RxBytes - ether*(c.RxPackets-was.RxPackets),
+	}
+	if ev.Sent+ev.Heard == 0 {
+		return out
+	}
+	return append(out, ev)
+}
+
+// resting reports whether the fast path has carried nothing for a while.
+func (f *fast) resting(now time.Time) bool { return now.Sub(f.moved) > restAfter }
+
+// restAfter is longer than the interval between two samples of a lane at rest, which look at the fast path as well.
+const restAfter = 6 * time.Second
+
+// hold holds the fast path for a reason, or no longer.
+func (f *fast) hold(why hold, on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.holds != 0
+	if f.holds &^= why; on {
+		f.holds |= why
+	}
+	path := f.path.Load()
+	switch is := f.holds != 0; {
+	case path == nil || is == was:
+	case is:
+		(*path).Hold()
+	default:
+		(*path).Release()
+	}
+}
+
+// posted says that the reader of a queue of the TAP found it empty.
+func (f *fast) posted(queue int) {
+	if path := f.path.Load(); path != nil {
+		(*path).Posted(queue)
+	}
+}
+
+// count adds what the fast path has carried to c.
+func (f *fast) count(c report.Counters) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	path := f.path.Load()
+	if path == nil {
+		return
+	}
+	all := report.Counters{}
+	all.Add("", (*path).Counters())
+	all.AddTotals(f.before)
+	for name, n := range all {
+		c["fast_"+name] = n
+	}
+}
+
+// lacking returns why there is no fast path although one is wanted, or "".
+func (f *fast) lacking() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.why == nil {
+		return ""
+	}
+	return f.why.Error()
+}
+
+// fastSpec returns the fast path that a queue pair should have; nil: none.
+func (f *fabric) fastSpec() *hca.FastPathSpec {
+	if !f.wantsFast || f.host.netdev == 0 {
+		return nil
+	}
+	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac, MaxPacket: bpf.MaxFastPacket}
+}
+
+// attachFast attaches the program of the fast path to the TAP.
+func (h *host) attachFast() {
+	attach := func() (struct{}, error) { return struct{}{}, h.tap.AttachEgress(h.fastProgram) }
+	ask(&h.worker, attach, func(_ struct{}, err error) {
+		if err != nil && !errors.Is(err, errEnded) {
+			h.log.Warn("the host's frames do not take the fast path", "err", err)
+		}
+	})
+}

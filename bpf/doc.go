@@ -24,7 +24,7 @@
 //
 // A frame that takes the way through the daemon wakes two processes. [FastPath] carries small unicast frames between a TAP
 // and the underlay of a software HCA in the kernel, as the packets that the HCA sends itself, byte for byte. The
-// program for the egress of the TAP builds the headers and the ICRC, and leaves the next hop to the kernel
+// program for the egress of the TAP builds the headers and the ICRC, and leaves the MAC of the next hop to the kernel
 // (bpf_redirect_neigh). The program for the ingress of the underlay makes all checks that the HCA makes, and passes the
 // frame to the host. Whatever they do not carry continues on its way to the daemon as it is:
 //

@@ -81,6 +81,8 @@ struct fast_peer {
 	__u8 traffic_class, hop_limit;
 	__u8 mac[MAC_LEN];
 	__u8 addr[ADDR_LEN];
+	__u32 hop_family; /* of the next hop, as in struct bpf_redir_neigh */
+	__u8 hop[ADDR_LEN];
 	__u64 tx_packets, tx_bytes, rx_packets, rx_bytes;
 } __attribute__((aligned(CACHE_LINE)));
 
@@ -523,7 +525,7 @@ static __always_inline void leave(struct fast_flows *f, const struct fast_qp *qp
 		__sync_fetch_and_add(&f->left[bucket_of(qp, lane, hash)], 1);
 }
 
-static __always_inline enum verdict send_frame(struct work *w, struct flow f, __be16 type)
+static __always_inline enum verdict send_frame(struct work *w, struct flow f, __be16 type, struct bpf_redir_neigh *hop)
 {
 	struct __sk_buff *skb = w->skb;
 	struct fast_qp *qp = w->qp;
@@ -547,7 +549,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	at = bpf_map_lookup_elem(&targets, &key);
 	to = at ? bpf_map_lookup_elem(&peers, at) : 0;
 	/* The kernel may have given the element to another key meanwhile. */
-	if (!to || !*(volatile __u32 *)&to->open || to->qp != w->slot || *(__u32 *)to->mac != *(__u32 *)key.mac ||
+	if (!to || !*(volatile __u32 *)&to->open || !to->hop_family || to->qp != w->slot || *(__u32 *)to->mac != *(__u32 *)key.mac ||
 	    *(__u16 *)(to->mac + 4) != *(__u16 *)(key.mac + 4))
 		return STRANGER;
 	if (!(qp->tx_ready >> lane & 1) || !in_order(&w->order->tx, bucket_of(qp, lane, f.hash)) ||
@@ -569,6 +571,8 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	if (v == CARRIED) {
 		__sync_fetch_and_add(&to->tx_packets, 1);
 		__sync_fetch_and_add(&to->tx_bytes, len);
+		hop->nh_family = to->hop_family;
+		__builtin_memcpy(hop->ipv6_nh, to->hop, ADDR_LEN);
 	}
 	return v;
 }
@@ -626,6 +630,7 @@ SEC("tc")
 int send(struct __sk_buff *skb)
 {
 	__u32 netdev = skb->ifindex, len = skb->len, underlay = 0;
+	struct bpf_redir_neigh hop = {};
 	__be16 type = skb->protocol;
 	enum verdict v = CLOSED;
 	struct flow f = {};
@@ -635,14 +640,16 @@ int send(struct __sk_buff *skb)
 	if (!work_for(&w, skb, bpf_map_lookup_elem(&netdevs, &netdev)) && w.qp->netdev == netdev) {
 		f = flow_of(skb, type, ETHER_LEN);
 		if (*(volatile __u32 *)&w.qp->open)
-			v = send_frame(&w, f, type);
+			v = send_frame(&w, f, type, &hop);
 		count_sent(&w, v, f, len);
 		underlay = w.qp->underlay;
 	}
 	turn();
 	switch (v) {
 	case CARRIED:
-		return bpf_redirect_neigh(underlay, 0, 0, 0);
+		/* With a next hop, the kernel does not look up a route, which older ones would put in place of the frame's own
+		 * without releasing that (__bpf_redirect_neigh_v4). */
+		return bpf_redirect_neigh(underlay, &hop, sizeof(hop), 0);
 	case LOST:
 		return DROP;
 	default:

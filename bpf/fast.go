@@ -51,7 +51,7 @@ type FastPath struct {
 	// belong to the FastPath. The caller attaches them.
 	AtNetdev, AtUnderlay int
 
-	err     error // why there are none
+	err     error             // why there are none
 	qps     []fastFastQp      // mapped: an element for each gate
 	peers   []fastFastPeer    // mapped: an element for each peer
 	counts  []fastFastCounts  // mapped: an element for each gate of each CPU

@@ -45,12 +45,13 @@ type fastFastPeer struct {
 	HopLimit     uint8
 	Mac          [6]uint8
 	Addr         [16]uint8
-	_            [4]byte
+	HopFamily    uint32
+	Hop          [16]uint8
 	TxPackets    uint64
 	TxBytes      uint64
 	RxPackets    uint64
 	RxBytes      uint64
-	_            [48]byte
+	_            [32]byte
 }
 
 type fastFastQp struct {

@@ -119,7 +119,7 @@ func twoFastHosts(t *testing.T, addrs [2]string) (a, b *fastHost) {
 // asPeer describes the host to another one.
 func (h *fastHost) asPeer() bpf.FastPeer {
 	return bpf.FastPeer{
-		MAC: h.MAC, Addr: h.Addr, Num: h.Num, QKey: h.QKey, TrafficClass: trafficClass, HopLimit: hopLimit, FlowLabel: flowLabel,
+		MAC: h.MAC, Addr: h.Addr, Hop: h.Addr, Num: h.Num, QKey: h.QKey, TrafficClass: trafficClass, HopLimit: hopLimit, FlowLabel: flowLabel,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // GateSpec describes a queue pair to the fast path.
@@ -42,6 +43,7 @@ type Gate struct {
 type FastPeer struct {
 	MAC                    [6]byte // by which the host knows it
 	Addr                   netip.Addr
+	Hop                    netip.Addr // on the way there: a router, or the peer itself; invalid: nothing is sent
 	Num, QKey              uint32
 	TrafficClass, HopLimit uint8
 	FlowLabel              uint32 // 20 bits
@@ -121,17 +123,49 @@ func (g *Gate) Shut() {
 // PSN returns the sequence number of the next packet, in its low 24 bits.
 func (g *Gate) PSN() uint32 { return atomic.LoadUint32(&g.path.qps[g.slot].Psn) }
 
-// SetPeer adds a peer that has no other's MAC or address.
+// SetPeer adds a peer that has no other's MAC or address. The caller calls SetHop when its next hop changes.
 func (g *Gate) SetPeer(peer FastPeer) error {
 	slot, err := g.path.take(&g.path.freePeers, ErrNoPeer)
 	if err != nil {
 		return err
 	}
-	g.path.peers[slot] = fastFastPeer{
+	e := fastFastPeer{
 		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
 		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(),
 	}
-	e := fastPeer{slot, peer}
+	setHop(&e, peer.Hop)
+	g.path.peers[slot] = e
+	return g.addPeer(fastPeer{slot, peer})
+}
+
+func setHop(p *fastFastPeer, hop netip.Addr) {
+	p.HopFamily, p.Hop = 0, [16]byte{}
+	switch copy(p.Hop[:], hop.AsSlice()); {
+	case hop.Is4():
+		p.HopFamily = unix.AF_INET
+	case hop.Is6():
+		p.HopFamily = unix.AF_INET6
+	}
+}
+
+// SetHop changes the next hop of a peer, if it is there.
+func (g *Gate) SetHop(mac [6]byte, hop netip.Addr) {
+	e, ok := g.peers[mac]
+	if !ok || e.Hop == hop {
+		return
+	}
+	e.Hop = hop
+	g.peers[mac] = e
+	p := &g.path.peers[e.slot]
+	atomic.StoreUint32(&p.Open, 0)
+	g.path.settle()
+	setHop(p, hop)
+	atomic.StoreUint32(&p.Open, 1)
+}
+
+// addPeer makes the programs find a peer.
+func (g *Gate) addPeer(e fastPeer) (err error) {
+	slot := e.slot
 	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
 		if err = g.path.maps.sources.Update(g.source(e), slot, ebpf.UpdateNoExist); err != nil {
 			err = errors.Join(err, g.path.maps.targets.Delete(g.target(e)))
@@ -142,7 +176,7 @@ func (g *Gate) SetPeer(peer FastPeer) error {
 		g.path.giveBack(&g.path.freePeers, slot)
 		return fmt.Errorf("add a peer to the fast path: %w", err)
 	}
-	g.peers[peer.MAC] = e
+	g.peers[e.MAC] = e
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
+	"sync"
 
 	"ipoibd/bpf"
 	"ipoibd/hca"
@@ -14,17 +16,24 @@ var _ transport.FastPaths = (*Transport)(nil)
 
 // AddGate implements transport.FastPaths.
 func (t *Transport) AddGate(spec transport.GateSpec) (transport.Gate, error) {
-	if t.fast == nil {
+	switch {
+	case t.fast == nil:
 		return nil, fmt.Errorf("%w: the fast path was not loaded", errors.ErrUnsupported)
+	case !t.watch.State().Ethernet:
+		return nil, fmt.Errorf("%w: the underlay has no Ethernet header", errors.ErrUnsupported)
 	}
-	g, err := t.fast.Gate(bpf.GateSpec{
+	below, err := t.fast.Gate(bpf.GateSpec{
 		Netdev: spec.Netdev, Underlay: t.watch.index, MAC: spec.MAC, Addr: spec.Addr, Num: uint32(spec.Num),
 		Ports: spec.Ports, MaxPacket: min(spec.MaxPacket, bpf.MaxFastPacket),
 	})
 	if err != nil {
 		return nil, tooMany(err)
 	}
-	return &gate{g}, nil
+	g := &gate{Gate: below, around: &t.around, addr: spec.Addr, peers: map[[6]byte]netip.Addr{}}
+	if err := t.around.add(g); err != nil {
+		return nil, errors.Join(err, below.Close())
+	}
+	return g, nil
 }
 
 // tooMany marks the errors of a full fast path.
@@ -45,11 +54,50 @@ func (t *Transport) WhenEmpty(f func()) {
 }
 
 // gate is a [transport.Gate] of a transport.
-type gate struct{ *bpf.Gate }
+type gate struct {
+	*bpf.Gate
+	around *surroundings
+	addr   netip.Addr
+
+	mu    sync.Mutex // guards the peers of the Gate, and those here
+	peers map[[6]byte]netip.Addr
+
+	state   sync.Mutex    // guards what follows; it is not held for long
+	keys    *bpf.GateKeys // with which it should be open; nil: it should not
+	refused bool          // it must not be open now
+}
 
 // Open implements transport.Gate.
 func (g *gate) Open(qkey hca.QKey, pkey hca.PKey, psn uint32) {
-	g.Gate.Open(bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey), PSN: psn})
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.keys = &bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey), PSN: psn}
+	if !g.refused {
+		g.Gate.Open(*g.keys)
+	}
+}
+
+// Shut implements transport.Gate.
+func (g *gate) Shut() {
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.keys = nil
+	g.Gate.Shut()
+}
+
+// refuse keeps the gate shut, or no longer.
+func (g *gate) refuse(on bool) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	was := g.refused
+	g.refused = on
+	switch {
+	case on:
+		g.Gate.Shut()
+	case was && g.keys != nil:
+		g.keys.PSN = g.PSN()
+		g.Gate.Open(*g.keys)
+	}
 }
 
 // Flow implements transport.Gate.
@@ -62,22 +110,57 @@ func (*gate) Flow(msg []byte) uint32 {
 
 // SetPeer implements transport.Gate.
 func (g *gate) SetPeer(p transport.GatePeer) error {
-	return tooMany(g.Gate.SetPeer(bpf.FastPeer{
-		MAC: p.MAC, Addr: p.Addr, Num: uint32(p.Num), QKey: uint32(p.QKey),
+	hop, err := g.around.hop(g.addr, p.Addr)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err = g.Gate.SetPeer(bpf.FastPeer{
+		MAC: p.MAC, Addr: p.Addr, Hop: hop, Num: uint32(p.Num), QKey: uint32(p.QKey),
 		TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
-	}))
+	})
+	if err != nil {
+		return tooMany(err)
+	}
+	g.peers[p.MAC] = p.Addr
+	return nil
+}
+
+// reroute looks up the next hops of all peers again. A peer to which there is no way has none.
+func (g *gate) reroute() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for mac, addr := range g.peers {
+		hop, _ := g.around.hop(g.addr, addr)
+		g.SetHop(mac, hop)
+	}
 }
 
 // RemovePeer implements transport.Gate.
 func (g *gate) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.peers, mac)
 	last, err := g.Gate.RemovePeer(mac)
 	return hca.FastPathCounts(last), err
 }
 
 // PeerCounts implements transport.Gate.
 func (g *gate) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	c, ok := g.Gate.PeerCounts(mac)
 	return hca.FastPathCounts(c), ok
+}
+
+// Close implements transport.Gate.
+func (g *gate) Close() error {
+	g.around.remove(g)
+	g.Shut()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gate.Close()
 }
 
 // fastReasons are the names of the verdicts of the fast path's programs.
@@ -99,7 +182,13 @@ func (g *gate) Counters() (out []hca.Counter) {
 		}
 		out = append(out, hca.Counter{Name: "rx_" + name, Kind: kind, Value: c.Rx[v]})
 	}
+	refused := uint64(0)
+	if g.state.Lock(); g.refused {
+		refused = 1
+	}
+	g.state.Unlock()
 	return append(out,
+		hca.Counter{Name: "refused", Kind: hca.CountGauge, Value: refused},
 		hca.Counter{Name: "tx_bytes", Kind: hca.CountTotal, Value: c.TxBytes},
 		hca.Counter{Name: "rx_bytes", Kind: hca.CountTotal, Value: c.RxBytes},
 	)

@@ -41,7 +41,8 @@ type Transport struct {
 	watch   *watcher
 	paths   *pathSockets
 	fast    *bpf.FastPath // of the process; nil: no fast path
-	lane    int           // its number; watch, groups and paths belong to lane 0
+	around  surroundings  // of its gates
+	lane    int           // its number; watch, groups, paths and around belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
 }
@@ -85,7 +86,7 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	t.ports = p
-	t.fast = cfg.FastPath
+	t.fast, t.around.watch = cfg.FastPath, t.watch
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	if t.groups, err = newMemberships(now.Index); err != nil {
@@ -176,6 +177,7 @@ func (t *Transport) close() error {
 	if t.paths != nil {
 		t.paths.close()
 	}
+	t.around.close()
 	if t.groups != nil {
 		errs = append(errs, t.groups.close())
 	}

@@ -39,7 +39,7 @@ type Device struct {
 	name     string
 	Slot     *backend.Slot
 	portGUID hca.GUID
-	lanes    int         // of each of its interfaces
+	lanes    int // of each of its interfaces
 	fastPath bool
 	busy     bool        // another process used the HCA, or its UDP port, or it did not work, when it was constructed
 	run      routine     // of Run

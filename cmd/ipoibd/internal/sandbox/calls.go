@@ -87,8 +87,12 @@ type rule struct {
 	given uint32   // applies only to calls whose first argument is this; 0: to all
 }
 
-// rules returns the rules for a process with a PID, as the process itself sees it.
-func rules(pid uint32) []rule {
+// rules returns the rules of a policy for a process with a PID, as the process itself sees it.
+func (p Policy) rules(pid uint32) []rule {
+	protocols := []uint32{unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_RDMA}
+	if p.FastPath { // which must know of IPsec
+		protocols = append(protocols, unix.NETLINK_XFRM)
+	}
 	out := []rule{
 		{nr: unix.SYS_SETNS, arg: 1, only: []uint32{unix.CLONE_NEWNET}},
 		{nr: unix.SYS_IOCTL, arg: 1, never: []uint32{
@@ -108,9 +112,7 @@ func rules(pid uint32) []rule {
 		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{
 			unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET,
 		}},
-		{nr: unix.SYS_SOCKET, given: unix.AF_NETLINK, arg: 2, only: []uint32{
-			unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_RDMA,
-		}},
+		{nr: unix.SYS_SOCKET, given: unix.AF_NETLINK, arg: 2, only: protocols},
 	}
 	for _, signal := range []uint32{
 		unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO,
@@ -170,7 +172,7 @@ func (p Policy) filter(pid int) []bpf.Instruction {
 	for _, nr := range calls {
 		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: 1}, refuse)
 	}
-	for _, r := range rules(uint32(pid)) {
+	for _, r := range p.rules(uint32(pid)) {
 		prog = append(prog, r.program()...)
 	}
 	return append(prog,

@@ -49,14 +49,17 @@ func (t *TAP) ObserveWaits(queue int, onWait, onWake func()) {
 var ErrAway = errors.New("the interface is in another network namespace")
 
 // AttachEgress makes an eBPF program (BPF_PROG_TYPE_SCHED_CLS) run for each frame that the host sends, before the queueing
-// discipline, as long as the interface stays in its network namespace, which must be that of this process. Close removes it. May
-// block. Errors: ErrAway, the system's.
+// discipline, as long as the interface stays in its network namespace, which must be that of this process; -1: it removes one, which
+// a process that was killed may have left. Close removes it. May block. Errors: ErrAway, the system's.
 func (t *TAP) AttachEgress(fd int) error {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
 		if r != t.dev.nl {
 			return ErrAway
+		}
+		if fd < 0 {
+			return kernel.DetachProgram(l.Attrs().Index, kernel.Egress)
 		}
 		t.egress = l.Attrs().Index
 		return kernel.AttachProgram(t.egress, kernel.Egress, fd)

@@ -161,7 +161,7 @@ func amidRest() time.Time { return time.Now().Add(-stillness / 2) }
 func (k book) traffic() map[string]uint64 {
 	out := map[string]uint64{}
 	for name, v := range k.values {
-		for _, prefix := range []string{"kernel_", "tap_", "neigh_", "hca_wire_"} {
+		for _, prefix := range []string{"kernel_", "tap_", "neigh_", "hca_wire_", "fast_"} {
 			if strings.HasPrefix(name, prefix) {
 				out[name] = v
 			}
@@ -185,18 +185,28 @@ var (
 )
 
 // Once traffic has stopped, the counters account for every frame, from the host's
-// stack to the underlay and back.
+// stack to the underlay and back, whichever way it took.
 func TestAccounts(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
+	for _, args := range [][]string{nil, {"--fast-path"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) { accounts(t, args...) })
+	}
+}
+
+func accounts(t *testing.T, args ...string) {
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
 	for _, h := range hosts {
 		// Router solicitations continue for longer than this test waits.
 		h.Run("sysctl", "-q", "-w", "net.ipv6.conf.default.router_solicitations=0")
 		h.Run("ethtool", "-K", nstest.Dev, "tx-udp-segmentation", "off") // the capture counts single datagrams
-		h.join()
+		h.join(args...)
+	}
+	if len(args) > 0 {
+		pingAll(a, b)
+		a.waitFast(b)
 	}
 	witness := a.capture()
 	before, from := rest(t, a, b), amidRest()
@@ -211,7 +221,11 @@ func TestAccounts(t *testing.T) {
 	witness.Stop()
 	seen := witness.datagramsBetween(t, from, to)
 	for i, h := range hosts {
-		h.checkAccounts(after[i].since(before[i]), seen)
+		k := after[i].since(before[i])
+		h.checkAccounts(k, seen)
+		if n := k.all("fast_tx_packets"); len(args) > 0 && n < 1000 {
+			t.Errorf("only %d frames took the fast path", n)
+		}
 	}
 }
 
@@ -220,14 +234,14 @@ func TestAccounts(t *testing.T) {
 func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	h.tb.Helper()
 	h.checkDaemon(k)
-	h.equal("transport's datagrams = the witness's", k.of("hca_wire_tx_packets"), seen[h.underlayAddr()])
+	h.equal("datagrams sent = the witness's", k.of("hca_wire_tx_packets")+k.all("fast_tx_packets"), seen[h.underlayAddr()])
 	others := uint64(0)
 	for addr, n := range seen {
 		if addr != h.underlayAddr() {
 			others += n
 		}
 	}
-	h.equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_socket_drops"))
+	h.equal("the witness's = datagrams received", others, k.of("hca_wire_rx_packets", "hca_wire_socket_drops")+k.all("fast_rx_packets"))
 }
 
 // equal compares two sides of an account.

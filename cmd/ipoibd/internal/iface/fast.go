@@ -10,6 +10,7 @@ import (
 	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/ud/ipoib"
 )
@@ -238,12 +239,12 @@ func (f *fabric) fastSpec() *hca.FastPathSpec {
 	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac, MaxPacket: bpf.MaxFastPacket}
 }
 
-// attachFast attaches the program of the fast path to the TAP.
+// attachFast attaches the program of the fast path to the TAP, or removes it.
 func (h *host) attachFast() {
 	attach := func() (struct{}, error) { return struct{}{}, h.tap.AttachEgress(h.fastProgram) }
 	ask(&h.worker, attach, func(_ struct{}, err error) {
-		if err != nil && !errors.Is(err, errEnded) {
-			h.log.Warn("the host's frames do not take the fast path", "err", err)
+		if err != nil && !errors.Is(err, link.ErrAway) && !errors.Is(err, link.ErrGone) {
+			h.log.Warn("cannot attach the program of the fast path", "err", err)
 		}
 	})
 }

@@ -71,7 +71,7 @@ type host struct {
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
 	narrow     narrow
 
-	fastProgram int // of the fast path
+	fastProgram int // of the fast path; -1: none
 }
 
 // deadline returns when to call expire.

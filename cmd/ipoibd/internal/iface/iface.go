@@ -195,7 +195,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	f.host = host{
 		log: f.log, tap: tap, lanes: ls, worker: newWorker(), assignment: assignment{want: assigns},
 		adopted: s.Adopted, mtu: s.MTU, rebuilt: s.MTU.Set != 0, // else ib0 was never examined
-		monitor: monitor{every: inspectEvery, wantCarrier: s.Carrier},
+		monitor: monitor{every: inspectEvery, wantCarrier: s.Carrier}, fastProgram: -1,
 	}
 	if cfg.Netns != "" {
 		f.host.monitor.every = inspectSoon

@@ -32,6 +32,9 @@ func (f *Iface) run(ctx context.Context) error {
 	f.fabric.host = f.host.side()
 	f.fabric.worker.start()
 	f.host.worker.start()
+	if f.cfg.Netns == "" && f.host.adopted { // the program of a process that was killed
+		f.host.attachFast()
+	}
 	defer f.wind()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

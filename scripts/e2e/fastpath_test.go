@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// fast returns how many frames the fast path of the host has carried in both directions.
+func (h *host) fast() uint64 {
+	h.tb.Helper()
+	c := h.iface().Counters
+	return c["fast_tx_packets"] + c["fast_rx_packets"]
+}
+
+// carries sends pings to another host, which are answered, and returns how many frames the fast path of the host
+// has carried meanwhile.
+func (h *host) carries(other *host) uint64 {
+	h.tb.Helper()
+	before := h.fast()
+	for _, addr := range []string{other.ip4(), other.ip6()} {
+		h.Run("ping", "-n", "-q", "-c", "5", "-i", "0.01", "-W", "5", addr)
+	}
+	return h.fast() - before
+}
+
+// waitFast waits until the fast path carries all pings to another host.
+func (h *host) waitFast(other *host) {
+	h.tb.Helper()
+	eventually(h.tb, repairLimit, "the fast path carries pings", func() bool { return h.carries(other) == 20 })
+}
+
+// fastPrograms returns the programs of the fast path that are attached in the namespace of the host.
+func (h *host) fastPrograms() string {
+	h.tb.Helper()
+	return h.Run("sh", "-c", "for at in '"+ifName+" egress' '"+nstest.Dev+" ingress'; do tc filter show dev $at; done | grep -o 'name at_[a-z]*' || true")
+}
+
+// The fast path carries small frames of two hosts, until the daemon must see all frames, and again afterwards. It continues after
+// recoveries and hand-overs, and ends with the daemon.
+func TestFastPath(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for i, h := range hosts {
+		h.join("--fast-path", "--lanes", []string{"1", "4"}[i])
+	}
+	pingAll(a, b)
+	a.waitFast(b)
+	b.waitFast(a)
+	if n := len(strings.Fields(a.fastPrograms())); n != 4 {
+		t.Errorf("programs: %s", a.fastPrograms())
+	}
+
+	slow := func(why string) {
+		t.Helper()
+		if n := a.carries(b); n != 0 {
+			t.Errorf("%s: the fast path carries %d frames", why, n)
+		}
+	}
+	capture := a.record()
+	slow("during a capture")
+	capture.stop()
+	a.waitFast(b)
+
+	a.Run("ip", "xfrm", "policy", "add", "src", "192.0.2.8", "dst", "192.0.2.9", "dir", "out", "action", "block")
+	eventually(t, repairLimit, "IPsec is noticed", func() bool { return a.iface().Counters["fast_refused"] == 1 })
+	slow("with an IPsec policy")
+	a.Run("ip", "xfrm", "policy", "flush")
+	a.waitFast(b)
+
+	for _, scope := range []string{"qp", "cq", "device"} {
+		if out, err := a.daemon.command("reset", scope, "--wait").CombinedOutput(); err != nil {
+			t.Fatalf("reset %s: %v\n%s", scope, err, out)
+		}
+		a.waitReaches(b)
+		a.waitFast(b)
+	}
+	a.handOver()
+	a.waitFast(b)
+	b.handOver()
+	a.waitFast(b)
+
+	b.addMacvlan(t)
+	before := b.fast()
+	a.carries(b)
+	if n := b.fast() - before; n != 0 {
+		t.Errorf("with a macvlan behind ib0: the fast path carries %d frames", n)
+	}
+
+	b.daemon.kill()
+	time.Sleep(100 * time.Millisecond)
+	if a.Command("ping", "-n", "-c", "5", "-i", "0.05", "-W", "1", b.ip4()).Run() == nil {
+		t.Error("a host whose daemon was killed answers")
+	}
+	b.start("--fast-path=false")
+	b.waitCarrier()
+	a.waitReaches(b)
+	eventually(t, repairLimit, "the program at the underlay is removed", func() bool { return b.fastPrograms() == "" })
+	if n := b.fast(); n != 0 {
+		t.Errorf("without a fast path, it has carried %d frames", n)
+	}
+	a.daemon.stop()
+	if s := a.fastPrograms() + a.Run("tc", "qdisc", "show", "dev", nstest.Dev, "clsact"); s != "" {
+		t.Errorf("after the daemon stopped: %s", s)
+	}
+}
+
+// addMacvlan adds a station behind ib0 that the daemon knows.
+func (h *host) addMacvlan(t *testing.T) {
+	t.Helper()
+	h.Run("ip", "link", "add", "guest0", "link", ifName, "type", "macvlan", "mode", "bridge")
+	h.Run("ip", "link", "set", "guest0", "up")
+	h.Run("ip", "address", "add", "10.44.0.99/32", "dev", "guest0")
+	h.Run("arping", "-A", "-q", "-c", "1", "-I", "guest0", "10.44.0.99")
+	eventually(t, repairLimit, "the station is known", func() bool { return len(h.iface().Stations) > 1 })
+}
+
+// Datagrams of all sizes stay in order, although small ones take the fast path, and long ones the way through the daemon.
+func TestFastPathKeepsOrder(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		h.join("--fast-path", "--lanes", "2")
+	}
+	pingAll(a, b)
+	a.waitFast(b)
+	before := a.fast()
+	const flows = 4
+	results := make(chan error, flows)
+	for i := range flows {
+		go func() { results <- inOrder(a, b, i, form(20000, 2500000)) }()
+	}
+	for range flows {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	after := a.iface().Counters
+	t.Logf("%d on the fast path, %d kept in order by the other one, %d too long", a.fast()-before, after["fast_tx_order"], after["fast_tx_length"])
+	if n := a.fast() - before; n < flows*1000 || after["fast_tx_order"] == 0 {
+		t.Errorf("%d datagrams on the fast path, %d behind others", n, after["fast_tx_order"])
+	}
+}
+
+// inOrder sends n numbered datagrams, in bursts of small and long ones, and returns an error if one arrives after a later one.
+func inOrder(a, b *host, flow, n int) (err error) {
+	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort+1+flow))
+	var in net.PacketConn
+	var out net.Conn
+	b.Do(func() { in, err = net.ListenPacket("udp", addr) })
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	a.Do(func() { out, err = net.Dial("udp", addr) })
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	rng := rand.New(rand.NewPCG(uint64(flow), 1))
+	rnd := rand.NewChaCha8([32]byte{byte(flow)})
+	sent := make(chan error, 1)
+	go func() {
+		for i := range n {
+			size := numberedMin + rng.IntN(400)
+			if rng.IntN(8) == 0 {
+				size = 600 + rng.IntN(800)
+			}
+			if _, err := out.Write(numbered(rnd, uint64(i)+1, size)); err != nil {
+				sent <- err
+				return
+			}
+			if rng.IntN(20) == 0 {
+				time.Sleep(time.Duration(rng.IntN(300)) * time.Microsecond)
+			}
+		}
+		sent <- nil
+	}()
+	last, arrived := uint64(0), 0
+	buf := make([]byte, 2048)
+	for {
+		_ = in.SetReadDeadline(time.Now().Add(numberedLull))
+		size, _, err := in.ReadFrom(buf)
+		if err != nil {
+			break
+		}
+		number, err := numberOf(buf[:size])
+		if err != nil {
+			return err
+		}
+		if number <= last {
+			return fmt.Errorf("flow %d: datagram %d arrived after %d", flow, number, last)
+		}
+		last, arrived = number, arrived+1
+	}
+	if arrived < n/2 {
+		return fmt.Errorf("flow %d: only %d of %d datagrams arrived", flow, arrived, n)
+	}
+	return <-sent
+}
+
+// The fast path is refused where it would change what the daemon promises, and the status says why.
+func TestNoFastPath(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	h.join("--fast-path", "--ebpf=false")
+	if names := fastCounters(h); len(names) > 0 {
+		t.Errorf("without the programs that keep flows together: %v", names)
+	}
+}
+
+func fastCounters(h *host) (names []string) {
+	for name := range h.iface().Counters {
+		if strings.HasPrefix(name, "fast_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

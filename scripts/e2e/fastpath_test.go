@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,23 +174,27 @@ func inOrder(a, b *host, flow, n int) (err error) {
 	rng := rand.New(rand.NewPCG(uint64(flow), 1))
 	rnd := rand.NewChaCha8([32]byte{byte(flow)})
 	sent := make(chan error, 1)
+	var arrived atomic.Int64
 	go func() {
+		long := 1
 		for i := range n {
 			size := numberedMin + rng.IntN(400)
-			if rng.IntN(8) == 0 {
-				size = 600 + rng.IntN(800)
+			if long--; long == 0 { // the next ones wait for it
+				size, long = 600+rng.IntN(800), 1+rng.IntN(500)
 			}
 			if _, err := out.Write(numbered(rnd, uint64(i)+1, size)); err != nil {
 				sent <- err
 				return
 			}
-			if rng.IntN(20) == 0 {
-				time.Sleep(time.Duration(rng.IntN(300)) * time.Microsecond)
+			if i%200 == 199 { // all pass meanwhile, unless some were lost
+				for end := time.Now().Add(100 * time.Millisecond); int(arrived.Load()) <= i && time.Now().Before(end); {
+					time.Sleep(100 * time.Microsecond)
+				}
 			}
 		}
 		sent <- nil
 	}()
-	last, arrived := uint64(0), 0
+	last := uint64(0)
 	buf := make([]byte, 2048)
 	for {
 		_ = in.SetReadDeadline(time.Now().Add(numberedLull))
@@ -204,10 +209,11 @@ func inOrder(a, b *host, flow, n int) (err error) {
 		if number <= last {
 			return fmt.Errorf("flow %d: datagram %d arrived after %d", flow, number, last)
 		}
-		last, arrived = number, arrived+1
+		last = number
+		arrived.Add(1)
 	}
-	if arrived < n/2 {
-		return fmt.Errorf("flow %d: only %d of %d datagrams arrived", flow, arrived, n)
+	if got := int(arrived.Load()); got < n/2 {
+		return fmt.Errorf("flow %d: only %d of %d datagrams arrived", flow, got, n)
 	}
 	return <-sent
 }

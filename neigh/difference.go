@@ -1,8 +1,6 @@
 package neigh
 
 import (
-	"reflect"
-
 	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
@@ -14,8 +12,9 @@ func (s *Snapshot) Alone() bool { return s.alone }
 // destination, or with ok false if it has none any more. It costs about as much as copying the peers that have changed since.
 func (s *Snapshot) Destinations(former *Snapshot, f func(mac ipoib.MAC, to hca.UDDest, ok bool)) {
 	for i := range numShards {
-		was, is := former.routes.shard(i), s.routes.shard(i)
-		if reflect.ValueOf(was).Pointer() == reflect.ValueOf(is).Pointer() { // the snapshots share it
+		was, formerly := former.routes.shard(i)
+		is, version := s.routes.shard(i)
+		if formerly == version { // the snapshots share it
 			continue
 		}
 		for key, r := range is {
@@ -31,10 +30,10 @@ func (s *Snapshot) Destinations(former *Snapshot, f func(mac ipoib.MAC, to hca.U
 	}
 }
 
-// shard returns a map of the table, which may be nil.
-func (t *shards[K, V]) shard(i int) map[K]V {
+// shard returns a map of the table, which may be nil, and its version.
+func (t *shards[K, V]) shard(i int) (map[K]V, uint32) {
 	if t == nil {
-		return nil
+		return nil, 0
 	}
-	return t[i]
+	return t.maps[i], t.versions[i]
 }

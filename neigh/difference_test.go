@@ -41,7 +41,8 @@ func TestDestinationsFollowTheSnapshots(t *testing.T) {
 		former = b.snap
 		want := map[ipoib.MAC]hca.UDDest{}
 		for i := range numShards {
-			for key, r := range b.snap.routes.shard(i) {
+			routes, _ := b.snap.routes.shard(i)
+			for key, r := range routes {
 				want[key.mac()] = r.dest
 			}
 		}

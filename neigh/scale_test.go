@@ -40,7 +40,7 @@ func populated(tb testing.TB, n int) *bench {
 func allOf[K comparable, V any](s *shards[K, V]) map[K]V {
 	all := map[K]V{}
 	if s != nil {
-		for _, shard := range s {
+		for _, shard := range s.maps {
 			maps.Copy(all, shard)
 		}
 	}

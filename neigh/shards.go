@@ -11,8 +11,12 @@ import (
 // change among 10,000 peers copies about 10 peers.
 const numShards = 1024
 
-// shards is an immutable table: the maps of its shards.
-type shards[K comparable, V any] [numShards]map[K]V
+// shards is an immutable table: the maps of its shards. A map with another version than in an earlier snapshot is another
+// one.
+type shards[K comparable, V any] struct {
+	maps     [numShards]map[K]V
+	versions [numShards]uint32
+}
 
 // draft is a table that is changed between snapshots. Its maps are shared with the last
 // snapshot until they change.
@@ -33,13 +37,14 @@ func (d *draft[K, V]) shard(i uint) map[K]V {
 		d.table, d.ownAll = list, true
 	}
 	if !d.own[i] {
-		d.copied += len(d.table[i])
-		if d.table[i] = maps.Clone(d.table[i]); d.table[i] == nil {
-			d.table[i] = make(map[K]V, 1)
+		d.copied += len(d.table.maps[i])
+		if d.table.maps[i] = maps.Clone(d.table.maps[i]); d.table.maps[i] == nil {
+			d.table.maps[i] = make(map[K]V, 1)
 		}
+		d.table.versions[i]++
 		d.own[i] = true
 	}
-	return d.table[i]
+	return d.table.maps[i]
 }
 
 // publish returns the current table. Later changes do not affect it.

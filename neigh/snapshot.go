@@ -72,7 +72,7 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (to hca.UDDest, bytes *atomic.Uint64, 
 		return to, nil, false
 	}
 	key := keyOf(dst)
-	r, ok := s.routes[key.shardOf()][key]
+	r, ok := s.routes.maps[key.shardOf()][key]
 	if !ok {
 		return to, nil, false
 	}
@@ -130,7 +130,7 @@ func (s *Snapshot) source(from *hca.UDSource) (source, bool) {
 	if s.sources == nil {
 		return source{}, false
 	}
-	peer, ok := s.sources[shardOf(from)][*from]
+	peer, ok := s.sources.maps[shardOf(from)][*from]
 	return peer, ok
 }
 
@@ -145,7 +145,7 @@ func (s *Snapshot) StationMAC(ip netip.Addr) (ipoib.MAC, bool) {
 	if s.places != nil {
 		key := keyOfIP(ip)
 		var m ipoib.MAC
-		if m, known = s.places[key.shardOf()][key]; !m.IsZero() {
+		if m, known = s.places.maps[key.shardOf()][key]; !m.IsZero() {
 			return m, true
 		}
 	}
@@ -191,7 +191,7 @@ func (s *Snapshot) station(m ipoib.MAC) *atomic.Bool {
 		return nil
 	}
 	key := keyOf(m)
-	return s.stations[key.shardOf()][key]
+	return s.stations.maps[key.shardOf()][key]
 }
 
 func (s *Snapshot) isStation(m ipoib.MAC) bool { return m == s.own || s.station(m) != nil }

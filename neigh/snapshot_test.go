@@ -150,7 +150,7 @@ func TestPublishRate(t *testing.T) {
 				if b.snap.Epoch() == before {
 					late++
 				} else {
-					copied += len(b.snap.sources[shard]) - 1
+					copied += len(b.snap.sources.maps[shard]) - 1
 				}
 				b.now = b.now.Add(each)
 			}

@@ -201,6 +201,9 @@ var DeviceFields = Table[Device]{{
 }, {
 	Name: "fast_path", Of: func(d *Device) any { return &d.FastPath }, Only: KindSoft, Flag: "fast-path",
 	Help: "carry small frames in the kernel, past the daemon, by eBPF programs",
+	check: func(d *Device, m place) {
+		m.require(!d.FastPath || !d.KnownPeersOnly, "cannot be combined with known_peers_only, which it would bypass")
+	},
 }, {
 	Name: "reset", Of: func(d *Device) any { return &d.Reset }, Only: KindRDMA,
 	Flag: "reset", Help: "how a real HCA is reset: none, link, driver or pci",

@@ -64,6 +64,7 @@ func TestPlanOfEachField(t *testing.T) {
 		"peers":              {func(d *Device) { d.Peers = []string{"10.0.0.3"} }, "changed"},
 		"known_peers_only":   {func(d *Device) { d.KnownPeersOnly = true }, "rebuilt"},
 		"lanes":              {func(d *Device) { d.Lanes = 2 }, "rebuilt"},
+		"fast_path":          {func(d *Device) { d.FastPath = true }, "rebuilt"},
 		"reset":              {func(d *Device) { d.Reset = ResetPCI }, "rebuilt"},
 		"force":              {func(d *Device) { d.Force = true }, "rebuilt"},
 		"coordinator":        {func(d *Device) { d.Coordinator = "/run/c" }, "rebuilt"},

@@ -209,6 +209,7 @@ var diagnoses = []struct {
 		f.Interfaces[0].EBPF = false
 	}, "", "", ""},
 	{"no eBPF, running", busy, func(f *Facts) { f.iface().NoEBPF = "all are in use" }, "no_ebpf", "all are in use", "ipoibd run --ebpf=false"},
+	{"no fast path", busy, func(f *Facts) { f.iface().NoFastPath = "the underlay has no Ethernet header" }, "no_fast_path", "no Ethernet header", "ipoibd run --fast-path=false"},
 	{"eBPF was loaded before, or is not wanted", busy, func(f *Facts) { f.Process.Caps = 0 }, "", "", ""},
 	{"the same network", idle, func(f *Facts) { f.Interfaces[0].Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.77/25")} }, "address_overlap", "192.0.2.77/25 of ib0 and 192.0.2.1/24 of eth0", "ip address del 192.0.2.77/25 dev ib0"},
 

@@ -112,6 +112,11 @@ var hints = []rule{
 			"switch eBPF off",
 		"ipoibd run --ebpf=false",
 	}},
+	{"no_fast_path", Hint, served, noFastPath, noInterface, texts{
+		"the interface has no fast path, so the daemon carries all frames", "{refused}",
+		"fix the problem shown above and restart the daemon, or switch the fast path off",
+		"ipoibd run --fast-path=false",
+	}},
 	{"one_socket", Hint, devices, noticed("one_socket"), nil, texts{
 		"the lanes do not receive in parallel", "{notice}",
 		"fix the problem shown above and restart the daemon", "",
@@ -280,6 +285,8 @@ func noEBPF(s *subject) bool {
 	s.say("caps", fmt.Sprintf("%#x", p.Caps))
 	return s.iface.EBPF && p.lacks(capSysAdmin) && (p.lacks(capBPF) || p.lacks(capPerfmon))
 }
+
+func noFastPath(s *subject) bool { return s.sayIf(s.ib.NoFastPath != "", "refused", s.ib.NoFastPath) }
 
 func alone(s *subject) bool { return s.notices("silent") && len(s.open.Peers) == 0 }
 

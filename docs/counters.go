@@ -18,6 +18,10 @@ const (
 	InterfaceKernelRxBytes     = "kernel_rx_bytes"
 	InterfaceKernelRxDropped   = "kernel_rx_dropped"
 	InterfaceKernelRxErrors    = "kernel_rx_errors"
+	InterfaceFastTxPackets     = "fast_tx_packets"
+	InterfaceFastTxBytes       = "fast_tx_bytes"
+	InterfaceFastRxPackets     = "fast_rx_packets"
+	InterfaceFastRxBytes       = "fast_rx_bytes"
 )
 
 // Counters of a device that are read by name.

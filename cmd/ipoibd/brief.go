@@ -9,7 +9,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
-	"ipoibd/docs"
 )
 
 // printBrief prints a table of the interfaces, and one of the devices.
@@ -25,7 +24,7 @@ func printBrief(out io.Writer, s *report.Status) error {
 			lent = filepath.Base(f.Netns) + ":" + cmp.Or(f.Netdev, f.Name)
 		}
 		terminal.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", f.Name, f.State, f.MTU, len(f.Peers),
-			f.Kernel[docs.InterfaceKernelRxBytes].Value, f.Kernel[docs.InterfaceKernelTxBytes].Value, f.Drops, f.Device,
+			f.Traffic().RXBytes, f.Traffic().TXBytes, f.Drops, f.Device,
 			lent, cmp.Or(f.Because(), "-"))
 	}
 	if len(s.Devices) > 0 {

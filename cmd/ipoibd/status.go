@@ -173,8 +173,9 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
 	p.line("  MTU\t%s", mtu(f))
 	p.line("  peers\t%d", len(f.Peers))
-	p.line("  RX\t%d packets, %d bytes", kernel(docs.InterfaceKernelRxPackets), kernel(docs.InterfaceKernelRxBytes))
-	p.line("  TX\t%d packets, %d bytes", kernel(docs.InterfaceKernelTxPackets), kernel(docs.InterfaceKernelTxBytes))
+	traffic := f.Traffic()
+	p.line("  RX\t%d packets, %d bytes", traffic.RXPackets, traffic.RXBytes)
+	p.line("  TX\t%d packets, %d bytes", traffic.TXPackets, traffic.TXBytes)
 	p.line("  drops\t%d", f.Drops)
 	p.line("  kernel drops\t%d", kernel(docs.InterfaceKernelRxDropped)+kernel(docs.InterfaceKernelRxErrors)+
 		kernel(docs.InterfaceKernelTxDropped)+kernel(docs.InterfaceKernelTxErrors))

@@ -40,9 +40,10 @@ func ratesOf(before, now *report.Status, name string) *Rates {
 	kernel := func(name string) float64 {
 		return per(a.Kernel[name].Value, b.Kernel[name].Value)
 	}
+	was, is := a.Traffic(), b.Traffic()
 	r := &Rates{
-		RXBits: 8 * kernel(docs.InterfaceKernelRxBytes), TXBits: 8 * kernel(docs.InterfaceKernelTxBytes),
-		RXPackets: kernel(docs.InterfaceKernelRxPackets), TXPackets: kernel(docs.InterfaceKernelTxPackets),
+		RXBits: 8 * per(was.RXBytes, is.RXBytes), TXBits: 8 * per(was.TXBytes, is.TXBytes),
+		RXPackets: per(was.RXPackets, is.RXPackets), TXPackets: per(was.TXPackets, is.TXPackets),
 		Drops: per(a.Drops, b.Drops),
 		KernelDrops: kernel(docs.InterfaceKernelRxDropped) + kernel(docs.InterfaceKernelRxErrors) +
 			kernel(docs.InterfaceKernelTxDropped) + kernel(docs.InterfaceKernelTxErrors),

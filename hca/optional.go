@@ -149,7 +149,7 @@ type FastPath interface {
 	SetPeer(mac [6]byte, to UDDest) error
 	// RemovePeer removes a peer, if it is there, and returns its last counts. Nothing is carried to it or from it afterwards.
 	RemovePeer(mac [6]byte) (last FastPathCounts, err error)
-	// PeerCounts returns the counts of a peer since SetPeer.
+	// PeerCounts returns the counts of a peer since SetPeer, also after Close, which removes no peers.
 	PeerCounts(mac [6]byte) (c FastPathCounts, ok bool)
 	// Hold makes everything take its way through the queues until as many calls of Release. Nothing is carried after its
 	// return.

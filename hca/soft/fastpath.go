@@ -233,9 +233,6 @@ func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
 func (f *fastPath) RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return hca.FastPathCounts{}, nil
-	}
 	last, err = f.gate.RemovePeer(mac)
 	return last, verb("remove_fast_peer", f.qp.num.String(), err)
 }
@@ -244,9 +241,6 @@ func (f *fastPath) RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error) 
 func (f *fastPath) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return hca.FastPathCounts{}, false
-	}
 	return f.gate.PeerCounts(mac)
 }
 

@@ -256,8 +256,13 @@ func TestFastPathFollowsItsQP(t *testing.T) {
 	if s, _ := carried(a.path); s != sent {
 		t.Errorf("%d frames sent without an underlay", s-sent)
 	}
+	counts, _ = a.path.PeerCounts(b.mac)
 	a.Must(a.path.Close(), "close the fast path")
 	a.Must(a.path.Close(), "close it again")
+	last, ok := a.path.PeerCounts(b.mac)
+	if removed, err := a.path.RemovePeer(b.mac); !ok || last != counts || removed != counts || err != nil {
+		t.Errorf("last counts of the peer: %+v, %t, removed with %+v, %v; want %+v", last, ok, removed, err, counts)
+	}
 	if err := a.path.SetPeer(b.mac, peer); !errors.Is(err, hca.ErrClosed) {
 		t.Errorf("a peer of a closed fast path: %v", err)
 	}

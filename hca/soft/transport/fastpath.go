@@ -58,6 +58,7 @@ type Gate interface {
 	ReceivedAll(lane int, now time.Time)
 	SetPeer(p GatePeer) error
 	RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error)
+	// PeerCounts and RemovePeer return the last counts of peers after Close as well, RemovePeer once.
 	PeerCounts(mac [6]byte) (c hca.FastPathCounts, ok bool)
 	// Counters may be called by any goroutine.
 	Counters() []hca.Counter

@@ -61,6 +61,7 @@ type gate struct {
 
 	mu    sync.Mutex // guards the peers of the Gate, and those here
 	peers map[[6]byte]netip.Addr
+	last  map[[6]byte]hca.FastPathCounts // once closed
 
 	state   sync.Mutex    // guards what follows; it is not held for long
 	keys    *bpf.GateKeys // with which it should be open; nil: it should not
@@ -141,6 +142,10 @@ func (g *gate) reroute() {
 func (g *gate) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if last, closed := g.last[mac]; closed {
+		delete(g.last, mac)
+		return last, nil
+	}
 	delete(g.peers, mac)
 	last, err := g.Gate.RemovePeer(mac)
 	return hca.FastPathCounts(last), err
@@ -150,6 +155,9 @@ func (g *gate) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
 func (g *gate) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if last, closed := g.last[mac]; closed {
+		return last, true
+	}
 	c, ok := g.Gate.PeerCounts(mac)
 	return hca.FastPathCounts(c), ok
 }
@@ -160,7 +168,15 @@ func (g *gate) Close() error {
 	g.Shut()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gate.Close()
+	g.last = map[[6]byte]hca.FastPathCounts{}
+	var errs []error
+	for mac := range g.peers {
+		last, err := g.Gate.RemovePeer(mac)
+		g.last[mac] = hca.FastPathCounts(last)
+		errs = append(errs, err)
+	}
+	clear(g.peers)
+	return errors.Join(append(errs, g.Gate.Close())...)
 }
 
 // fastReasons are the names of the verdicts of the fast path's programs.

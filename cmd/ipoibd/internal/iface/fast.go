@@ -60,12 +60,17 @@ const (
 // has learned of none for a second.
 const carriedEvery = 200 * time.Millisecond
 
-// use begins to use the fast path of a queue pair. The one before is closed.
-func (f *fast) use(r fastResult) {
+// use begins to use the fast path of a queue pair. The one before is closed. It returns the events of its last traffic.
+func (f *fast) use(r fastResult) (out []neigh.Event) {
 	was := f.path.Load()
 	if r.path == nil || was != nil && *was == r.path {
 		f.failed(r.err)
-		return
+		return nil
+	}
+	for mac := range f.peers {
+		if c, ok := (*was).PeerCounts(mac); ok {
+			out = f.carried(mac, c, out)
+		}
 	}
 	f.mu.Lock()
 	if was != nil {
@@ -86,6 +91,7 @@ func (f *fast) use(r fastResult) {
 		f.publish(former, nil)
 	}
 	f.failed(nil)
+	return out
 }
 
 // failed notes why there is no fast path.

@@ -178,7 +178,9 @@ func (f *Iface) passOn() {
 
 // useFast begins to use the fast path of the queue pair.
 func (f *Iface) useFast(a *attachment) {
-	f.fast.use(a.fast)
+	for _, ev := range f.fast.use(a.fast) {
+		f.nbrs.step(ev)
+	}
 	if a.fast.path != nil {
 		f.host.attachFast()
 	}

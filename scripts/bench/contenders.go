@@ -75,7 +75,14 @@ func contenders(dir string) []contender {
 			mtus:     []int{1444, 2044, 4092},
 			programs: []string{*ipoibd},
 			origin:   "make build",
-			start:    startIpoibd,
+			start:    startIpoibd(),
+		},
+		{
+			name:     "ipoibd-fast",
+			mtus:     []int{1444, 2044, 4092},
+			programs: []string{*ipoibd},
+			origin:   "make build",
+			start:    startIpoibd("--fast-path"),
 		},
 	}
 }
@@ -216,7 +223,9 @@ func startOpenVPN(ctx context.Context, h *host, mtu int) (*process, error) {
 		"--cipher", "none", "--auth", "none", "--tun-mtu", strconv.Itoa(mtu))
 }
 
-func startIpoibd(ctx context.Context, h *host, mtu int) (*process, error) {
-	return h.start(ctx, *ipoibd, "run", "--name", h.dev, "--underlay", underlay,
-		"--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock"))
+func startIpoibd(flags ...string) func(context.Context, *host, int) (*process, error) {
+	return func(ctx context.Context, h *host, mtu int) (*process, error) {
+		return h.start(ctx, *ipoibd, append([]string{"run", "--name", h.dev, "--underlay", underlay,
+			"--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock")}, flags...)...)
+	}
 }

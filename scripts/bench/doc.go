@@ -15,6 +15,7 @@
 //	tinc         | without encryption
 //	openvpn      | without encryption
 //	ipoibd       |
+//	ipoibd-fast  | with its fast path in the kernel (--fast-path)
 //
 // In each round, each row runs alone, with new hosts and new daemons. iperf3 measures TCP
 // with 1 and 4 streams, from a to b and back. With UDP, iperf3 sends as fast as it can, and

@@ -19,6 +19,7 @@ func TestFilter(t *testing.T) {
 	var lean Policy
 	const own = 4711 // PID
 	broad := Policy{Capabilities: []capability.Cap{capability.CAP_SYS_ADMIN}, Filters: 1}
+	fast := Policy{FastPath: true}
 	const thread = unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND
 	for _, c := range []struct {
 		name                string
@@ -36,6 +37,12 @@ func TestFilter(t *testing.T) {
 		{"a call of x32", lean, auditArch, foreignBit | unix.SYS_READ, 0, 0, 0, enosys},
 		{"bpf", lean, auditArch, unix.SYS_BPF, 0, 0, 0, eperm},
 		{"bpf with eBPF in use", broad, auditArch, unix.SYS_BPF, 0, 0, 0, eperm},
+		{"bpf: load with a fast path", fast, auditArch, unix.SYS_BPF, unix.BPF_PROG_LOAD, 0, 0, eperm},
+		{"bpf: open another's map with a fast path", fast, auditArch, unix.SYS_BPF, unix.BPF_MAP_GET_FD_BY_ID, 0, 0, eperm},
+		{"bpf: change a map of the fast path", fast, auditArch, unix.SYS_BPF, unix.BPF_MAP_UPDATE_ELEM, 0, 0, allowed},
+		{"bpf: change a map of no fast path", broad, auditArch, unix.SYS_BPF, unix.BPF_MAP_UPDATE_ELEM, 0, 0, eperm},
+		{"IPsec", lean, auditArch, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_XFRM, eperm},
+		{"IPsec with a fast path", fast, auditArch, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_XFRM, allowed},
 		{"setns", lean, auditArch, unix.SYS_SETNS, 9, unix.CLONE_NEWNET, 0, eperm},
 		{"setns to a network", broad, auditArch, unix.SYS_SETNS, 9, unix.CLONE_NEWNET, 0, allowed},
 		{"setns to mounts", broad, auditArch, unix.SYS_SETNS, 9, unix.CLONE_NEWNS, 0, eperm},

@@ -275,7 +275,8 @@ var deeds = []struct {
 	{"bpf: create a link", func(order) error { return bpfCall(unix.BPF_LINK_CREATE, noFD, noFD, unix.BPF_CGROUP_INET_INGRESS) }, unix.EBADF.Error(), eperm, nil},
 	{"bpf: create a map", func(order) error { return bpfCall(unix.BPF_MAP_CREATE, unix.BPF_MAP_TYPE_ARRAY, 4, 4, 0) }, unix.EINVAL.Error(), eperm, nil},
 	{"bpf: create an iterator", func(order) error { return bpfCall(unix.BPF_ITER_CREATE, noFD) }, unix.EBADF.Error(), eperm, nil},
-	{"bpf: change a map", func(order) error { return bpfCall(unix.BPF_MAP_UPDATE_ELEM, noFD) }, unix.EBADF.Error(), eperm, nil},
+	{"bpf: change a map", func(order) error { return bpfCall(unix.BPF_MAP_UPDATE_ELEM, noFD) }, unix.EBADF.Error(), eperm, func(o order) bool { return o.Policy.FastPath }},
+	{"use IPsec", func(order) error { return socket(unix.AF_NETLINK, unix.NETLINK_XFRM) }, done, eperm, func(o order) bool { return o.Policy.FastPath }},
 	{"bpf: a command that does not exist", func(order) error { return call(unix.SYS_BPF, ^uintptr(0), 0, 0) }, "", eperm, nil},
 	{"type into a terminal", func(order) error { return unix.IoctlSetInt(-1, unix.TIOCSTI, 0) }, unix.EBADF.Error(), eperm, nil},
 	{"signal another process", func(o order) error { return unix.Kill(o.Other, 0) }, done, eperm, nil},
@@ -671,6 +672,7 @@ func TestEnterConfigured(t *testing.T) {
 		{iface: "follow: true"},
 		{top: "lend: true"},
 		{device: "lanes: 4, peers: [host.example]"},
+		{device: "fast_path: true"},
 		{device: "device: mlx5_0, reset: pci"},
 		{top: "metrics_listen: ':80'"},
 	}

@@ -19,7 +19,11 @@ func describe(p Policy) string {
 		caps = append(caps, strings.TrimPrefix(name(c), "CAP_"))
 	}
 	read := slices.DeleteFunc(slices.Clone(p.Read), func(s string) bool { return slices.Contains(alwaysRead, s) })
-	return strings.Join(caps, " ") + fmt.Sprint(" read", read, " write", p.Write, " private", p.Private, " devices", p.Devices, " attributes", p.Attributes, " filters ", p.Filters)
+	fast := ""
+	if p.FastPath {
+		fast = " fast path"
+	}
+	return strings.Join(caps, " ") + fmt.Sprint(" read", read, " write", p.Write, " private", p.Private, " devices", p.Devices, " attributes", p.Attributes, " filters ", p.Filters) + fast
 }
 
 // Each feature adds what it needs, and nothing else.
@@ -49,6 +53,10 @@ func TestNeeds(t *testing.T) {
 		{
 			"lanes", "devices: [{name: soft, lanes: 2}]\n" + lean,
 			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0",
+		},
+		{
+			"a fast path", "devices: [{name: soft}, {name: fast, underlay: eth1, fast_path: true}]\ninterfaces: [{name: ib0, device: soft, ebpf: false}]\n",
+			"NET_ADMIN NET_RAW read[] write[/run/ipoibd] private[] devices[/dev/net] attributes[] filters 0 fast path",
 		},
 		{
 			"peers by address", "devices: [{name: soft, peers: [192.0.2.1, 'fd00::1']}]\n" + lean,

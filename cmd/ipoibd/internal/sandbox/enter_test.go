@@ -672,12 +672,13 @@ func TestEnterConfigured(t *testing.T) {
 		{iface: "follow: true"},
 		{top: "lend: true"},
 		{device: "lanes: 4, peers: [host.example]"},
-		{device: "fast_path: true"},
 		{device: "device: mlx5_0, reset: pci"},
 		{top: "metrics_listen: ':80'"},
+		{device: "fast_path: true"}, // alone: it changes only what it may do itself
 	}
+	fast := 1 << (len(options) - 1)
 	seen := map[string]bool{} // policies
-	for set := range 1 << len(options) {
+	for set := range fast + 1 {
 		var top, device, iface []string
 		for i, o := range options {
 			if set&(1<<i) != 0 {

@@ -33,7 +33,7 @@
 //	closed    | the gate is closed
 //	length    | too long, or to be cut                      | too long, or several packets that the kernel has joined
 //	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast
-//	stranger  | from a MAC that is not the TAP's, or no peer | not from a peer
+//	stranger  | from a MAC that is not the TAP's; to no peer, or one without a route | not from a peer
 //	order     | an earlier one may still be on its way through the daemon
 //	header    |                                             | another P_Key, Q_Key, destination, opcode ...
 //	damaged   |                                             | a wrong checksum or ICRC
@@ -43,12 +43,12 @@
 // program runs that may have seen the state before. For this, programs count when they begin and end on a CPU: an odd
 // count means that one runs.
 //
-// No frame overtakes another one of its flow. The programs count what they leave to the daemon, by flow, and the daemon
-// counts what it has passed on ([Gate.Sent], [Gate.Received]). A flow takes the fast path only if both counts are equal. What
-// was dropped on its way, such as in the queue of a TAP, would be missing for ever. So the daemon says when its lanes are
-// empty ([Gate.SentAll], [Gate.ReceivedAll]): what is missing then, again and again, was lost. Flows are told apart by a
-// hash ([Flow]); fragments count for all flows between their addresses. What happens to frames outside, in the queues of netdevs, is
-// not considered.
+// Frames of a flow stay in order. The programs count, by flow, the frames that they leave to the daemon; the daemon counts those
+// that it has sent or delivered ([Gate.Sent], [Gate.Received]). A flow takes the fast path only while both counts are equal.
+// A frame that is dropped in between, such as in the queue of a TAP, would hold its flow back forever, so the daemon also
+// reports empty lanes ([Gate.SentAll], [Gate.ReceivedAll]): a frame still missing after several reports was lost. [Flow]
+// hashes flows; a fragment holds back all flows between its addresses. Reordering in the queues of other netdevs is out of
+// scope.
 //
 // Packets of the fast path meet neither the firewall rules for local packets of the underlay nor its IPsec policies, in
 // either direction.

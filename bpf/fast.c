@@ -47,7 +47,7 @@ enum verdict {
 	CLOSED,   /* the gate is closed */
 	LENGTH,   /* too long, too short, or to be cut */
 	KIND,     /* not TCP, UDP or an ICMP echo, or with options or fragments, or of interest to the daemon */
-	STRANGER, /* not from the TAP's own MAC, or no peer */
+	STRANGER, /* not from the TAP's own MAC, or no peer, or one without a route */
 	ORDER,    /* an earlier one of the flow may still be on its way through the daemon */
 	HEADER,   /* a header that the daemon examines and counts */
 	DAMAGED,  /* a checksum or the ICRC is wrong, which the daemon counts */
@@ -68,7 +68,7 @@ struct fast_qp {
 	__u8 addr[ADDR_LEN];     /* that of the GID; an IPv4 address as IPv6 maps it */
 	__u8 mac[MAC_LEN];       /* of the TAP */
 	__u16 ports[LANES];      /* UDP source ports, in network order */
-	/* Lanes that have passed on all that they got before there was a count of it: a bit for each. */
+	/* Lanes that have been empty once since the gate was added, as bits: earlier frames were not counted. */
 	__u32 tx_ready, rx_ready;
 } __attribute__((aligned(CACHE_LINE)));
 
@@ -512,13 +512,13 @@ static __always_inline __u32 bucket_of(const struct fast_qp *qp, __u32 lane, __u
 	return bounded(lane * qp->buckets + (hash & (qp->buckets - 1)), FLOWS);
 }
 
-/* in_order reports whether the daemon has passed on all that it was left of a flow. */
+/* in_order reports whether the daemon has passed on everything that it was left of a flow. */
 static __always_inline int in_order(const struct fast_flows *f, __u32 bucket)
 {
 	return *(volatile __u32 *)&f->left[bucket] == *(volatile __u32 *)&f->passed[bucket];
 }
 
-/* leave counts a frame or packet that is left to the daemon. Flows that are not known do not matter. */
+/* leave counts a frame or packet that is left to the daemon. A hash of 0 is not IP. */
 static __always_inline void leave(struct fast_flows *f, const struct fast_qp *qp, __u32 lane, __u32 hash)
 {
 	if (hash)
@@ -647,8 +647,8 @@ int send(struct __sk_buff *skb)
 	turn();
 	switch (v) {
 	case CARRIED:
-		/* With a next hop, the kernel does not look up a route, which older ones would put in place of the frame's own
-		 * without releasing that (__bpf_redirect_neigh_v4). */
+		/* With a next hop, the kernel skips its route look-up, which leaks the frame's dst before 6.18
+		 * (__bpf_redirect_neigh_v4). */
 		return bpf_redirect_neigh(underlay, &hop, sizeof(hop), 0);
 	case LOST:
 		return DROP;
@@ -827,7 +827,7 @@ struct train {
 
 #define MAX_SEGMENTS 128 /* UDP_MAX_SEGMENTS */
 
-/* leave_segment counts a packet of the train. It ends behind the last one. */
+/* leave_segment counts a packet of the train. It ends after the last one. */
 static long leave_segment(__u32 i, struct train *t)
 {
 	__u32 at = t->at + i * t->step;

@@ -22,7 +22,7 @@ const (
 	FastClosed           // the gate was closed
 	FastLength           // too short, too long, or to be cut in segments
 	FastKind             // not TCP, UDP or an ICMP echo; or with options, a fragment, multicast, or DHCP
-	FastStranger         // from a MAC that is not the TAP's own, or no peer
+	FastStranger         // from a MAC that is not the TAP's own; or no peer, or one without a route
 	FastOrder            // an earlier one of its flow may still be on its way through the daemon
 	FastHeader           // a header that the daemon examines and counts
 	FastDamaged          // a wrong checksum or ICRC, which the daemon counts
@@ -51,7 +51,7 @@ type FastPath struct {
 	// belong to the FastPath. The caller attaches them.
 	AtNetdev, AtUnderlay int
 
-	err     error             // why there are none
+	err     error             // why no programs are loaded
 	qps     []fastFastQp      // mapped: an element for each gate
 	peers   []fastFastPeer    // mapped: an element for each peer
 	counts  []fastFastCounts  // mapped: an element for each gate of each CPU

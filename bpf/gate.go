@@ -17,7 +17,7 @@ type GateSpec struct {
 	MAC              [6]byte
 	Addr             netip.Addr // of the queue pair's GID
 	Num              uint32
-	Ports            []uint16 // UDP source ports, of each lane; a power of two
+	Ports            []uint16 // UDP source ports, one for each lane; there are 1, 2, 4 or 8 lanes
 	MaxPacket        int      // the longest IP packet to carry, in bytes
 }
 
@@ -28,15 +28,16 @@ type GateKeys struct {
 	PSN  uint32 // of the first packet, 24 bits
 }
 
-// Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call its methods, if they
-// do not say otherwise.
+// Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call the methods for peers,
+// and one at a time Open and PSN, if a method does not say otherwise. Peers and last counts remain after Close.
 type Gate struct {
 	path   *FastPath
 	slot   uint32
 	spec   GateSpec
 	peers  map[[6]byte]fastPeer
+	last   map[[6]byte]PeerCounts // of peers that are there when it is closed
 	closed atomic.Bool
-	tx, rx [maxLanes]losses
+	tx, rx []*laneFlows // of each lane
 }
 
 // FastPeer is a peer of a queue pair.
@@ -75,7 +76,8 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
 	}
 	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || n&(n-1) != 0 || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
-		return nil, fmt.Errorf("no fast path with %d lanes, packets of %d bytes and the address %s", n, spec.MaxPacket, spec.Addr)
+		return nil, fmt.Errorf("invalid gate: %d lanes (want 1, 2, 4 or 8), packets of %d bytes (at most %d), address %s",
+			n, spec.MaxPacket, MaxFastPacket, spec.Addr)
 	}
 	qp.Addr, qp.Buckets = spec.Addr.As16(), uint32(numFlows/len(spec.Ports))
 	for i, port := range spec.Ports {
@@ -87,6 +89,10 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	}
 	p.qps[slot], p.orders[slot] = qp, fastFastOrder{}
 	g := &Gate{path: p, slot: slot, spec: spec, peers: map[[6]byte]fastPeer{}}
+	for lane, n := 0, len(spec.Ports); lane < n; lane++ {
+		g.tx = append(g.tx, newLaneFlows(&p.orders[slot].Tx, &p.qps[slot].TxReady, lane, n))
+		g.rx = append(g.rx, newLaneFlows(&p.orders[slot].Rx, &p.qps[slot].RxReady, lane, n))
+	}
 	for cpu := range p.running {
 		*g.counted(cpu) = fastFastCounts{}
 	}
@@ -123,19 +129,32 @@ func (g *Gate) Shut() {
 // PSN returns the sequence number of the next packet, in its low 24 bits.
 func (g *Gate) PSN() uint32 { return atomic.LoadUint32(&g.path.qps[g.slot].Psn) }
 
-// SetPeer adds a peer that has no other's MAC or address. The caller calls SetHop when its next hop changes.
+// SetPeer adds a peer. No other peer of the gate has its MAC, or its address and number. The caller calls Reroute when next
+// hops may have changed.
 func (g *Gate) SetPeer(peer FastPeer) error {
 	slot, err := g.path.take(&g.path.freePeers, ErrNoPeer)
 	if err != nil {
 		return err
 	}
-	e := fastFastPeer{
+	p := fastFastPeer{
 		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
 		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(),
 	}
-	setHop(&e, peer.Hop)
-	g.path.peers[slot] = e
-	return g.addPeer(fastPeer{slot, peer})
+	setHop(&p, peer.Hop)
+	g.path.peers[slot] = p
+	e := fastPeer{slot, peer}
+	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
+		if err = g.path.maps.sources.Update(g.source(e), slot, ebpf.UpdateNoExist); err != nil {
+			err = errors.Join(err, g.path.maps.targets.Delete(g.target(e)))
+			g.path.settle()
+		}
+	}
+	if err != nil {
+		g.path.giveBack(&g.path.freePeers, slot)
+		return fmt.Errorf("add a peer to the fast path: %w", err)
+	}
+	g.peers[peer.MAC] = e
+	return nil
 }
 
 func setHop(p *fastFastPeer, hop netip.Addr) {
@@ -148,41 +167,37 @@ func setHop(p *fastFastPeer, hop netip.Addr) {
 	}
 }
 
-// SetHop changes the next hop of a peer, if it is there.
-func (g *Gate) SetHop(mac [6]byte, hop netip.Addr) {
-	e, ok := g.peers[mac]
-	if !ok || e.Hop == hop {
-		return
+// Addrs returns the addresses of the peers.
+func (g *Gate) Addrs() (out []netip.Addr) {
+	for _, e := range g.peers {
+		out = append(out, e.Addr)
 	}
-	e.Hop = hop
-	g.peers[mac] = e
-	p := &g.path.peers[e.slot]
-	atomic.StoreUint32(&p.Open, 0)
-	g.path.settle()
-	setHop(p, hop)
-	atomic.StoreUint32(&p.Open, 1)
+	return out
 }
 
-// addPeer makes the programs find a peer.
-func (g *Gate) addPeer(e fastPeer) (err error) {
-	slot := e.slot
-	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
-		if err = g.path.maps.sources.Update(g.source(e), slot, ebpf.UpdateNoExist); err != nil {
-			err = errors.Join(err, g.path.maps.targets.Delete(g.target(e)))
-			g.path.settle()
+// Reroute sets the next hops of all peers to those that a function returns for their addresses.
+func (g *Gate) Reroute(hop func(to netip.Addr) netip.Addr) {
+	for mac, e := range g.peers {
+		was := e.Hop
+		if e.Hop = hop(e.Addr); e.Hop == was {
+			continue
 		}
+		g.peers[mac] = e
+		p := &g.path.peers[e.slot]
+		atomic.StoreUint32(&p.Open, 0)
+		g.path.settle()
+		setHop(p, e.Hop)
+		atomic.StoreUint32(&p.Open, 1)
 	}
-	if err != nil {
-		g.path.giveBack(&g.path.freePeers, slot)
-		return fmt.Errorf("add a peer to the fast path: %w", err)
-	}
-	g.peers[e.MAC] = e
-	return nil
 }
 
 // RemovePeer removes a peer, if it is there, and returns its last counts. From its return on, the programs send nothing to
 // the peer and accept nothing from it.
 func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
+	if last, closed := g.last[mac]; closed {
+		delete(g.last, mac)
+		return last, nil
+	}
 	e, ok := g.peers[mac]
 	if !ok {
 		return PeerCounts{}, nil
@@ -201,6 +216,9 @@ func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
 
 // PeerCounts returns the counts of a peer since SetPeer; ok is false if there is no such peer.
 func (g *Gate) PeerCounts(mac [6]byte) (c PeerCounts, ok bool) {
+	if last, closed := g.last[mac]; closed {
+		return last, true
+	}
 	e, ok := g.peers[mac]
 	if !ok {
 		return PeerCounts{}, false
@@ -246,11 +264,16 @@ func (g *Gate) Close() (err error) {
 	if g.closed.Swap(true) {
 		return nil
 	}
-	g.settle()
-	for mac := range g.peers {
-		_, removed := g.RemovePeer(mac)
-		err = errors.Join(err, removed)
+	for lane := range g.tx {
+		g.tx[lane].close()
+		g.rx[lane].close()
 	}
+	last := map[[6]byte]PeerCounts{}
+	for mac := range g.peers {
+		counts, removed := g.RemovePeer(mac)
+		last[mac], err = counts, errors.Join(err, removed)
+	}
+	g.last = last
 	err = errors.Join(err, g.path.maps.netdevs.Delete(uint32(g.spec.Netdev)), g.path.maps.nums.Delete(g.num()))
 	g.path.settle() // a program may have found the queue pair before
 	if err != nil {

@@ -93,7 +93,7 @@ func TestSteeringKeepsAFlowTogether(t *testing.T) {
 
 // Flow agrees with the program about all packets, also damaged ones.
 func TestFlow(t *testing.T) {
-	const queues = 1 << 16
+	const queues = 1 << 31
 	s := newSteering(t, queues)
 	rng := rand.New(rand.NewPCG(1, 2))
 	protocols := []uint8{6, 17, 33, 132, 136, 1, 58, 44, 60, 51, 43, 0, 59}
@@ -115,7 +115,7 @@ func TestFlow(t *testing.T) {
 		}
 		flow := bpf.Flow(typ, p)
 		seen[flow] = true
-		if got := testRun(t, s, ether(typ, p)); got != flow>>16 {
+		if got := testRun(t, s, ether(typ, p)); got != flow>>1 {
 			t.Fatalf("type %#x, packet %x: flow %#x, queue %#x", typ, p, flow, got)
 		}
 	}

@@ -137,26 +137,28 @@ type FastPathSpec struct {
 	MaxPacket int     // the longest IP packet, in bytes; the device may carry less
 }
 
-// FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, past its queues. What it does not carry,
-// for whatever reason, takes its way through the queues. It carries only while the QP is in RTS, and no message that could
-// overtake an earlier one of its flow. It takes a received message to be with the host when the owner of its completion
-// polls the CQ again, or waits for it. No verb on the QP returns while it carries in a state that
-// the verb has ended. Any goroutine may call its methods; they do not wait for the network.
+// FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, bypassing its queues. All others use the
+// queues. It carries only in RTS, and never lets a message overtake an earlier one of its flow. It assumes that a received
+// message has reached the host once the owner of the CQ polls again or waits. A verb that leaves RTS returns only after the
+// fast path has stopped. Any goroutine may call the methods. They do not wait for the network; SetPeer and RemovePeer make
+// system calls.
 type FastPath interface {
 	// SetPeer adds a peer that the netdev's host knows by a MAC, and that has no other MAC. The peer's messages have its QPN
 	// and address. The handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
 	// system's.
 	SetPeer(mac [6]byte, to UDDest) error
-	// RemovePeer removes a peer, if it is there, and returns its last counts. Nothing is carried to it or from it afterwards.
+	// RemovePeer removes a peer, if it is there, and returns its last counts, also after Close. Nothing is carried to it or
+	// from it afterwards.
 	RemovePeer(mac [6]byte) (last FastPathCounts, err error)
 	// PeerCounts returns the counts of a peer since SetPeer, also after Close, which removes no peers.
 	PeerCounts(mac [6]byte) (c FastPathCounts, ok bool)
-	// Hold makes everything take its way through the queues until as many calls of Release. Nothing is carried after its
-	// return.
+	// Hold makes all messages use the queues until as many calls of Release. Nothing is carried after its return.
 	Hold()
 	Release()
-	// Posted says that the netdev's queue i was empty just now, and that everything that was taken from it before was posted to
-	// queue i of the QP, or dropped. The goroutine that posts to it calls Posted again and again.
+	// Refused returns why the host does not let the fast path carry anything at present, or nil.
+	Refused() error
+	// Posted reports that queue i of the netdev is empty, and that every frame read from it was posted to queue i of the QP or
+	// dropped. The reader of that queue calls it each time it finds the queue empty.
 	Posted(i int)
 	// Counters returns what was carried, and what was not, by reason.
 	Counters() []Counter

@@ -48,24 +48,27 @@ func (t *TAP) ObserveWaits(queue int, onWait, onWake func()) {
 // ErrAway means that the interface is in another network namespace.
 var ErrAway = errors.New("the interface is in another network namespace")
 
-// AttachEgress makes an eBPF program (BPF_PROG_TYPE_SCHED_CLS) run for each frame that the host sends, before the queueing
-// discipline, as long as the interface stays in its network namespace, which must be that of this process; -1: it removes one, which
-// a process that was killed may have left. Close removes it. May block. Errors: ErrAway, the system's.
+// AttachEgress runs an eBPF program (BPF_PROG_TYPE_SCHED_CLS) for each frame that the host sends, before the queueing
+// discipline. -1 removes one, including that of a killed process. The interface must be in the network namespace of this
+// process; the program does not follow it elsewhere, and inspections do not restore it. Close removes it. It waits for the
+// kernel's rtnl lock. Errors: ErrAway, ErrGone, the system's.
 func (t *TAP) AttachEgress(fd int) error {
 	t.keep.Lock()
 	defer t.keep.Unlock()
 	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
-		if r != t.dev.nl {
+		switch index := l.Attrs().Index; {
+		case r != t.dev.nl:
 			return ErrAway
+		case fd < 0:
+			t.egress = 0
+			return kernel.DetachProgram(index, kernel.Egress)
+		default:
+			t.egress = index // an attempt that fails may leave a qdisc
+			return kernel.AttachProgram(index, kernel.Egress, fd)
 		}
-		if fd < 0 {
-			return kernel.DetachProgram(l.Attrs().Index, kernel.Egress)
-		}
-		t.egress = l.Attrs().Index
-		return kernel.AttachProgram(t.egress, kernel.Egress, fd)
 	})
 	if err != nil {
-		return fmt.Errorf("attach the fast path to %s: %w", t.tun.name, err)
+		return fmt.Errorf("change the eBPF program at the egress of %s: %w", t.tun.name, err)
 	}
 	return nil
 }

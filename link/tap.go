@@ -21,11 +21,11 @@ type TAP struct {
 	mac  [6]byte // the MAC when it was opened
 	lens queueLens
 
-	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms, Inspect and Close
+	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms, AttachEgress, Inspect and Close
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
 	programs    Programs   // the argument of the last SetPrograms
-	egress      int        // index with which AttachEgress has attached a program; 0: none
+	egress      int        // index at which AttachEgress has attached a program; 0: none
 	given       bool       // another process takes over the interface: see GiveUp
 
 	end      context.CancelFunc

@@ -5,11 +5,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Alone reports whether no station is known behind ib0, which is no port of a bridge.
-func (s *Snapshot) Alone() bool { return s.alone }
-
 // Destinations calls f for each MAC whose destination is not the one of a former snapshot of the same table, with the
-// destination, or with ok false if it has none any more. It costs about as much as copying the peers that have changed since.
+// destination, or with ok false if it has none any more. It compares the versions of all shards, and all entries of the
+// shards that differ.
 func (s *Snapshot) Destinations(former *Snapshot, f func(mac ipoib.MAC, to hca.UDDest, ok bool)) {
 	for i := range numShards {
 		was, formerly := former.routes.shard(i)

@@ -141,8 +141,8 @@ type Restored struct {
 // with Idle false must follow the first frame.
 type DataIdle struct{ Idle bool }
 
-// Carried is data of a peer that has not passed the data path since the last Carried, in bytes of IP packets. It counts
-// like data that has.
+// Carried reports traffic of a peer that bypassed the data path since the last Carried, in bytes of IP packets. The table
+// treats it as data.
 type Carried struct {
 	MAC         ipoib.MAC
 	Sent, Heard uint64

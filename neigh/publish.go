@@ -111,7 +111,8 @@ func (v *view) publish() {
 func (v *view) snapshot() *Snapshot {
 	link, st := &v.host.link, &v.host.stations
 	return &Snapshot{
-		epoch: v.epoch, up: link.up, alone: len(st.behind()) == 0 && st.home.mac == st.own.mac, self: link.key(), broadcast: link.broadcast, groups: link.groups,
+		alone: len(st.behind()) == 0 && st.home.mac == st.own.mac,
+		epoch: v.epoch, up: link.up, self: link.key(), broadcast: link.broadcast, groups: link.groups,
 		own: st.own.mac, ownSent: st.own.sent, stations: st.marks.publish(),
 		home: st.home.mac, fallback6: st.fallback(netip.IPv6Unspecified()),
 		given: slices.Clone(st.home.ips[:min(len(st.home.ips), maxCompared)]), links: st.links, places: st.places.publish(),

@@ -11,8 +11,7 @@ import (
 // change among 10,000 peers copies about 10 peers.
 const numShards = 1024
 
-// shards is an immutable table: the maps of its shards. A map with another version than in an earlier snapshot is another
-// one.
+// shards is an immutable table: the maps of its shards. Maps of two snapshots with the same version are the same map.
 type shards[K comparable, V any] struct {
 	maps     [numShards]map[K]V
 	versions [numShards]uint32

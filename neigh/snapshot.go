@@ -65,6 +65,9 @@ func (k macKey) mac() (m ipoib.MAC) {
 // number 0.
 func (s *Snapshot) Epoch() uint64 { return s.epoch }
 
+// Alone reports whether the host is the only station: ib0 is no bridge port, and no station behind it is known.
+func (s *Snapshot) Alone() bool { return s.alone }
+
 // Unicast returns the destination of frames for dst and where to count their bytes, or false if the slow path
 // must handle them. It marks that data was sent to the peer.
 func (s *Snapshot) Unicast(dst ipoib.MAC) (to hca.UDDest, bytes *atomic.Uint64, ok bool) {

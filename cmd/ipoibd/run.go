@@ -75,7 +75,7 @@ func runCommand() *cobra.Command {
 				LockMemory:  true,
 				TakeOver:    f.takeOver,
 				OpenRDMA:    openRDMA,
-				Programs:    loaded.programs,
+				Programs:    loaded.ofInterfaces,
 				FastPath:    loaded.fastPath,
 				Hangup:      hangups,
 				Log:         log,
@@ -106,25 +106,25 @@ func runCommand() *cobra.Command {
 // confine loads the eBPF programs and enters the sandbox, for which the program executes itself again. It
 // returns no sandbox if the configuration switches it off, and no programs if they are not needed. In the first
 // start it logs what the sandbox will hide: the processes that have the UDP port of a device.
-func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, loaded, error) {
+func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox.Sandbox, programs, error) {
 	cfg := s.cfg
 	needs := f.needs(cfg)
 	load := func() (c sandbox.Carried) {
 		if needs.Filters > 0 {
-			c.Programs = carry(bpf.Load(needs.Filters))
+			c.Programs = resultOf(bpf.Load(needs.Filters))
 		}
 		if needs.FastPath {
-			c.FastPath = carry(bpf.LoadFastPath())
+			c.FastPath = resultOf(bpf.LoadFastPath())
 		}
 		return c
 	}
 	if !cfg.Sandbox {
 		if userChosen {
-			return nil, loaded{}, errors.New("--user cannot be combined with --sandbox=false: " +
+			return nil, programs{}, errors.New("--user cannot be combined with --sandbox=false: " +
 				"the daemon changes its user when it enters the sandbox")
 		}
-		programs, err := open(load())
-		return nil, programs, err
+		loaded, err := openPrograms(load())
+		return nil, loaded, err
 	}
 	if f.file != "" {
 		// It is read again after the second start.
@@ -134,7 +134,7 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 				"twice; copy it to a regular file, or use --sandbox=false", f.file)
 		}
 		if err != nil {
-			return nil, loaded{}, err
+			return nil, programs{}, err
 		}
 	}
 	first := func() sandbox.Carried {
@@ -152,24 +152,24 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 		err = sandbox.Check(confined.Policy, needs) // the file may have changed meanwhile
 	}
 	if err != nil {
-		return nil, loaded{}, err
+		return nil, programs{}, err
 	}
-	programs, err := open(confined.Carried)
-	return confined, programs, err
+	loaded, err := openPrograms(confined.Carried)
+	return confined, loaded, err
 }
 
-// loaded are the eBPF programs of the daemon; nil: none were needed.
-type loaded struct {
-	programs *bpf.Programs
-	fastPath *bpf.FastPath
+// programs are the eBPF programs of the daemon. Each is nil if the configuration needs none.
+type programs struct {
+	ofInterfaces *bpf.Programs
+	fastPath     *bpf.FastPath
 }
 
 // maxReason bounds the error of loading programs, in bytes. The error may contain the verifier's log, and
 // is passed in an environment variable, for which the kernel permits 128 KiB (MAX_ARG_STRLEN).
 const maxReason = 4 << 10
 
-// carry returns the result of loading programs.
-func carry(fds []int, err error) sandbox.Loaded {
+// resultOf returns the result of loading programs.
+func resultOf(fds []int, err error) sandbox.Loaded {
 	if err != nil {
 		text := err.Error()
 		return sandbox.Loaded{Err: text[:min(len(text), maxReason)]}
@@ -177,13 +177,13 @@ func carry(fds []int, err error) sandbox.Loaded {
 	return sandbox.Loaded{Descriptors: fds}
 }
 
-// open returns the eBPF programs that were loaded.
-func open(c sandbox.Carried) (l loaded, err error) {
+// openPrograms returns the eBPF programs that were loaded.
+func openPrograms(c sandbox.Carried) (l programs, err error) {
 	switch p := c.Programs; {
 	case p.Err != "":
-		l.programs = bpf.Unavailable(errors.New(p.Err))
+		l.ofInterfaces = bpf.Unavailable(errors.New(p.Err))
 	case len(p.Descriptors) > 0:
-		l.programs, err = bpf.Open(p.Descriptors)
+		l.ofInterfaces, err = bpf.Open(p.Descriptors)
 	}
 	if err != nil {
 		return l, err

@@ -125,7 +125,7 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	}
 	n, err := c.ring.Poll(wc)
 	if len(wc) > 0 && c.ring.Len() == 0 {
-		c.flows.taken()
+		c.flows.polled = len(c.flows.list)
 	}
 	return n, err
 }
@@ -151,7 +151,9 @@ func (c *CQ) Wait(until time.Time) error {
 	}
 	c.waits.Store(true)
 	defer c.waits.Store(false)
-	c.passOn()
+	c.mu.Lock()
+	c.flows.handled() // otherwise the owner would not wait
+	c.mu.Unlock()
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
@@ -232,13 +234,6 @@ func (c *CQ) empty() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ring.Len() == 0
-}
-
-// passOn notes that the owner has handled all completions that it has polled, because it waits.
-func (c *CQ) passOn() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flows.handled()
 }
 
 // idle reports whether the owner has handled all completions: there are none, and since then, it has been waiting for more.

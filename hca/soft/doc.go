@@ -57,8 +57,8 @@
 // ([transport.FastPaths]), past the queues and this package. The state of the QP is its gate: it
 // opens in RTS. It is shut before a verb changes that, as soon as an error has, and while the port is
 // down or lacks the QP's address or P_Key, or the device is paused. fastpath.go has the conditions.
-// Messages of one flow stay in order: queues report the flow of each message that they have sent, and that
-// the owner of its completion has handled.
+// Messages of one flow stay in order: a queue reports the flow of each message once it was sent, or once the
+// owner of its completion has handled it.
 //
 // # Goroutines and locks
 //

@@ -110,37 +110,42 @@ func (f *fastPath) sent(q *queue) {
 	}
 }
 
-// passage has the flows of the messages whose completions are in a CQ, or with its owner, in order.
+// passage has the messages whose completions are in a CQ, or with its owner, in order.
 type passage struct {
-	flows  []uint32
-	queues []*queue // of each of them
-	with   int      // those whose completions the owner has polled
+	list   []arrival
+	polled int      // those whose completions the owner has polled
+	flows  []uint32 // of handled
 }
 
-// maxPassage bounds a passage. The fast path takes what is beyond to be lost.
+// arrival is a message that the fast path of its QP has left to a queue.
+type arrival struct {
+	flow  uint32
+	queue *queue
+}
+
+// maxPassage bounds the messages of a passage. The fast path takes those beyond it to be lost.
 const maxPassage = 1 << 12
 
-// arrive adds the flows of the messages that have arrived at a queue.
+// arrive adds the messages that have arrived at a queue.
 func (p *passage) arrive(q *queue) {
-	for _, flow := range q.arrived[:min(len(q.arrived), maxPassage-len(p.flows))] {
-		p.flows, p.queues = append(p.flows, flow), append(p.queues, q)
+	for _, flow := range q.arrived[:min(len(q.arrived), maxPassage-len(p.list))] {
+		p.list = append(p.list, arrival{flow, q})
 	}
 }
 
-// taken notes that the owner has polled all completions.
-func (p *passage) taken() { p.with = len(p.flows) }
-
-// handled reports the flows of the messages that the owner has handled: it had polled their completions.
+// handled reports the messages that the owner has handled: it had polled their completions.
 func (p *passage) handled() {
-	for i, n := 0, 0; i < p.with; i = n {
-		q := p.queues[i]
-		for n = i + 1; n < p.with && p.queues[n] == q; n++ {
+	for i := 0; i < p.polled; {
+		q := p.list[i].queue
+		p.flows = p.flows[:0]
+		for ; i < p.polled && p.list[i].queue == q; i++ {
+			p.flows = append(p.flows, p.list[i].flow)
 		}
 		if f := q.qp.fast.Load(); f != nil {
-			f.gate.Received(q.lane.index, p.flows[i:n])
+			f.gate.Received(q.lane.index, p.flows)
 		}
 	}
-	p.flows, p.queues, p.with = slices.Delete(p.flows, 0, p.with), slices.Delete(p.queues, 0, p.with), 0
+	p.list, p.polled = slices.Delete(p.list, 0, p.polled), 0
 }
 
 // emptied notes that the lane has no datagram.
@@ -260,6 +265,9 @@ func (f *fastPath) Release() {
 	f.qp.updateGate()
 }
 
+// Refused implements [hca.FastPath].
+func (f *fastPath) Refused() error { return f.gate.Refused() }
+
 // Posted implements [hca.FastPath]. What was posted is on the wire, unless the transport is full.
 func (f *fastPath) Posted(i int) {
 	q := f.qp.queues[i]
@@ -291,6 +299,9 @@ func (f *fastPath) Close() error {
 	f.qp.lock()
 	f.qp.shut()
 	f.qp.fast.CompareAndSwap(f, nil)
+	for _, q := range f.qp.queues {
+		q.posted = q.posted[:0]
+	}
 	f.qp.unlock()
 	f.last = f.gate.Counters()
 	return verb("destroy_fast_path", f.qp.num.String(), f.gate.Close())

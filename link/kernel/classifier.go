@@ -43,7 +43,8 @@ func AttachProgram(index int, hook Hook, fd int) error {
 	return nil
 }
 
-// DetachProgram undoes AttachProgram, also that of an earlier process. It is no error if there is no program, or no interface.
+// DetachProgram removes the program of AttachProgram, including one that an earlier process attached. A missing program or
+// interface is not an error.
 func DetachProgram(index int, hook Hook) error {
 	err := netlink.FilterDel(classifier(index, hook))
 	switch {
@@ -70,13 +71,13 @@ func removeIfEmpty(index int) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	qdiscs, err := netlink.QdiscList(l)
+	qdiscs, err := List(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
 	// An ingress qdisc has the same handle.
 	if err != nil || !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
 		return ignoreGone(err)
 	}
 	for _, hook := range []Hook{Ingress, Egress} {
-		filters, err := netlink.FilterList(l, uint32(hook))
+		filters, err := List(func() ([]netlink.Filter, error) { return netlink.FilterList(l, uint32(hook)) })
 		if err != nil || len(filters) > 0 {
 			return ignoreGone(err)
 		}

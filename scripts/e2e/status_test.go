@@ -36,6 +36,7 @@ type iface struct {
 	QP       *qp               `json:"qp"`
 	Stations []stationStatus   `json:"stations"`
 	Peers    []peer            `json:"peers"`
+	NoFast   string            `json:"no_fast_path"`
 	Counters map[string]uint64 `json:"counters"`
 	Kernel   map[string]uint64 `json:"kernel"`
 }

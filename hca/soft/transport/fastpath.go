@@ -45,20 +45,24 @@ type Gate interface {
 	Open(qkey hca.QKey, pkey hca.PKey, psn uint32)
 	// Shut closes the gate. Nothing is carried after its return. Idempotent. Any goroutine may call it.
 	Shut()
-	// Flow returns the flow of a message, which begins with the IPoIB header and may be cut behind the ports. Any goroutine
+	// Refused returns why the gate stays shut although it was opened, or nil. Any goroutine may call it.
+	Refused() error
+	// Flow returns the flow of a message, which begins with the IPoIB header and may be truncated after the ports. Any goroutine
 	// may call it.
 	Flow(msg []byte) uint32
-	// Sent and Received say that a lane has passed on one message each of some flows to the wire, or to the host, or has
-	// dropped it. Any goroutine may call them.
+	// Sent and Received report that a lane sent, delivered or dropped one message of each listed flow; 0 is ignored. Any
+	// goroutine may call them.
 	Sent(lane int, flows []uint32)
 	Received(lane int, flows []uint32)
-	// SentAll and ReceivedAll say that a lane has passed on all that it got from the TAP, or from the underlay, up to now.
-	// What it did not get, although it should have, is taken to be lost after a while. Any goroutine may call them.
+	// SentAll and ReceivedAll report that a lane is empty. Messages that are still missing after several such reports count
+	// as lost. Any goroutine may call them.
 	SentAll(lane int, now time.Time)
 	ReceivedAll(lane int, now time.Time)
+	// SetPeer adds a peer. Without a route to it, nothing is carried to it until there is one. It asks the kernel for the route.
+	// Errors: hca.ErrNoMemory if there are too many peers, the system's.
 	SetPeer(p GatePeer) error
 	RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error)
-	// PeerCounts and RemovePeer return the last counts of peers after Close as well, RemovePeer once.
+	// PeerCounts returns the counts of a peer since SetPeer. After Close, it and RemovePeer return the last ones.
 	PeerCounts(mac [6]byte) (c hca.FastPathCounts, ok bool)
 	// Counters may be called by any goroutine.
 	Counters() []hca.Counter

@@ -29,8 +29,8 @@ func (t *Transport) AddGate(spec transport.GateSpec) (transport.Gate, error) {
 	if err != nil {
 		return nil, tooMany(err)
 	}
-	g := &gate{Gate: below, around: &t.around, addr: spec.Addr, peers: map[[6]byte]netip.Addr{}}
-	if err := t.around.add(g); err != nil {
+	g := &gate{Gate: below, of: &t.gates, addr: spec.Addr}
+	if err := t.gates.add(g); err != nil {
 		return nil, errors.Join(err, below.Close())
 	}
 	return g, nil
@@ -56,16 +56,14 @@ func (t *Transport) WhenEmpty(f func()) {
 // gate is a [transport.Gate] of a transport.
 type gate struct {
 	*bpf.Gate
-	around *surroundings
-	addr   netip.Addr
+	of   *gates
+	addr netip.Addr
 
-	mu    sync.Mutex // guards the peers of the Gate, and those here
-	peers map[[6]byte]netip.Addr
-	last  map[[6]byte]hca.FastPathCounts // once closed
+	mu sync.Mutex // guards the peers of the Gate
 
-	state   sync.Mutex    // guards what follows; it is not held for long
+	state   sync.Mutex    // guards what follows; it is held for no longer than a program runs
 	keys    *bpf.GateKeys // with which it should be open; nil: it should not
-	refused bool          // it must not be open now
+	refused error         // why it stays shut all the same; nil: it need not
 }
 
 // Open implements transport.Gate.
@@ -73,7 +71,7 @@ func (g *gate) Open(qkey hca.QKey, pkey hca.PKey, psn uint32) {
 	g.state.Lock()
 	defer g.state.Unlock()
 	g.keys = &bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey), PSN: psn}
-	if !g.refused {
+	if g.refused == nil {
 		g.Gate.Open(*g.keys)
 	}
 }
@@ -86,19 +84,26 @@ func (g *gate) Shut() {
 	g.Gate.Shut()
 }
 
-// refuse keeps the gate shut, or no longer.
-func (g *gate) refuse(on bool) {
+// refuse keeps the gate shut for a reason. nil: for none.
+func (g *gate) refuse(why error) {
 	g.state.Lock()
 	defer g.state.Unlock()
 	was := g.refused
-	g.refused = on
+	g.refused = why
 	switch {
-	case on:
+	case why != nil:
 		g.Gate.Shut()
-	case was && g.keys != nil:
+	case was != nil && g.keys != nil:
 		g.keys.PSN = g.PSN()
 		g.Gate.Open(*g.keys)
 	}
+}
+
+// Refused implements transport.Gate.
+func (g *gate) Refused() error {
+	g.state.Lock()
+	defer g.state.Unlock()
+	return g.refused
 }
 
 // Flow implements transport.Gate.
@@ -111,42 +116,35 @@ func (*gate) Flow(msg []byte) uint32 {
 
 // SetPeer implements transport.Gate.
 func (g *gate) SetPeer(p transport.GatePeer) error {
-	hop, err := g.around.hop(g.addr, p.Addr)
-	if err != nil {
-		return err
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err = g.Gate.SetPeer(bpf.FastPeer{
-		MAC: p.MAC, Addr: p.Addr, Hop: hop, Num: uint32(p.Num), QKey: uint32(p.QKey),
+	return tooMany(g.Gate.SetPeer(bpf.FastPeer{
+		MAC: p.MAC, Addr: p.Addr, Hop: g.of.hops(g.addr, p.Addr)[p.Addr], Num: uint32(p.Num), QKey: uint32(p.QKey),
 		TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
-	})
-	if err != nil {
-		return tooMany(err)
-	}
-	g.peers[p.MAC] = p.Addr
-	return nil
+	}))
 }
 
-// reroute looks up the next hops of all peers again. A peer to which there is no way has none.
+// reroute looks up the next hops of all peers again. It holds mu only to read and to change them.
 func (g *gate) reroute() {
 	g.mu.Lock()
+	addrs := g.Addrs()
+	g.mu.Unlock()
+	hops := g.of.hops(g.addr, addrs...)
+	g.mu.Lock()
 	defer g.mu.Unlock()
-	for mac, addr := range g.peers {
-		hop, _ := g.around.hop(g.addr, addr)
-		g.SetHop(mac, hop)
-	}
+	g.Reroute(func(to netip.Addr) netip.Addr {
+		hop, known := hops[to]
+		if !known { // it has no route, or was added meanwhile
+			hop = g.of.hops(g.addr, to)[to]
+		}
+		return hop
+	})
 }
 
 // RemovePeer implements transport.Gate.
 func (g *gate) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if last, closed := g.last[mac]; closed {
-		delete(g.last, mac)
-		return last, nil
-	}
-	delete(g.peers, mac)
 	last, err := g.Gate.RemovePeer(mac)
 	return hca.FastPathCounts(last), err
 }
@@ -155,28 +153,17 @@ func (g *gate) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
 func (g *gate) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if last, closed := g.last[mac]; closed {
-		return last, true
-	}
 	c, ok := g.Gate.PeerCounts(mac)
 	return hca.FastPathCounts(c), ok
 }
 
 // Close implements transport.Gate.
 func (g *gate) Close() error {
-	g.around.remove(g)
+	g.of.remove(g)
 	g.Shut()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.last = map[[6]byte]hca.FastPathCounts{}
-	var errs []error
-	for mac := range g.peers {
-		last, err := g.Gate.RemovePeer(mac)
-		g.last[mac] = hca.FastPathCounts(last)
-		errs = append(errs, err)
-	}
-	clear(g.peers)
-	return errors.Join(append(errs, g.Gate.Close())...)
+	return g.Gate.Close()
 }
 
 // fastReasons are the names of the verdicts of the fast path's programs.
@@ -199,10 +186,9 @@ func (g *gate) Counters() (out []hca.Counter) {
 		out = append(out, hca.Counter{Name: "rx_" + name, Kind: kind, Value: c.Rx[v]})
 	}
 	refused := uint64(0)
-	if g.state.Lock(); g.refused {
+	if g.Refused() != nil {
 		refused = 1
 	}
-	g.state.Unlock()
 	return append(out,
 		hca.Counter{Name: "refused", Kind: hca.CountGauge, Value: refused},
 		hca.Counter{Name: "tx_bytes", Kind: hca.CountTotal, Value: c.TxBytes},

@@ -8,12 +8,10 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/link/kernel"
 )
 
 var _ transport.Paths = (*Transport)(nil)
@@ -112,28 +110,6 @@ func (t *Transport) PathMTU(dst netip.Addr) (int, error) {
 		return 0, fmt.Errorf("query the MTU of the path to %s: %w", dst, err)
 	}
 	return min(mtu, t.watch.mtu()), nil
-}
-
-// RouteMTU implements transport.Paths. It asks for the entry of the routing table, which, unlike
-// the route of a socket, has no exceptions.
-func (t *Transport) RouteMTU(dst netip.Addr) (mtu int, err error) {
-	var routes []netlink.Route
-	entered := kernel.InNamespace(t.watch.ns, func() {
-		routes, err = netlink.RouteGetWithOptions(dst.AsSlice(), &netlink.RouteGetOptions{
-			OifIndex: t.watch.index, FIBMatch: true,
-		})
-	})
-	if err = errors.Join(entered, err); err == nil && len(routes) == 0 {
-		err = unix.ENETUNREACH
-	}
-	if err != nil {
-		return 0, fmt.Errorf("look up the route to %s: %w", dst, err)
-	}
-	mtu = t.watch.mtu()
-	if m := routes[0].MTU; m > 0 {
-		mtu = min(mtu, m)
-	}
-	return mtu, nil
 }
 
 // PathChanged implements transport.Paths.

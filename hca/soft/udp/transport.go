@@ -41,8 +41,8 @@ type Transport struct {
 	watch   *watcher
 	paths   *pathSockets
 	fast    *bpf.FastPath // of the process; nil: no fast path
-	around  surroundings  // of its gates
-	lane    int           // its number; watch, groups, paths and around belong to lane 0
+	gates   gates
+	lane    int // its number; watch, groups, paths and gates belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
 }
@@ -86,7 +86,7 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	t.ports = p
-	t.fast, t.around.watch = cfg.FastPath, t.watch
+	t.fast, t.gates.watch = cfg.FastPath, t.watch
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	if t.groups, err = newMemberships(now.Index); err != nil {
@@ -177,7 +177,7 @@ func (t *Transport) close() error {
 	if t.paths != nil {
 		t.paths.close()
 	}
-	t.around.close()
+	t.gates.close()
 	if t.groups != nil {
 		errs = append(errs, t.groups.close())
 	}

@@ -193,7 +193,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, errors.Join(err, closeLanes(lanes))
 	}
 	h.engine.Store(&engine{dev, lanes})
-	h.fast.at(int(id.Index))
+	h.fast.setUnderlay(int(id.Index))
 	dev.SetPKeys(h.table()) // it may have changed since
 	return dev, nil
 }

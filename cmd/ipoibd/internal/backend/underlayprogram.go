@@ -9,21 +9,21 @@ import (
 	linux "ipoibd/link/kernel"
 )
 
-// underlayProgram keeps the program of the fast path attached to the underlay of a software HCA. Without it, packets take their way
-// through the daemon. Calls of the kernel may wait for its lock of all interfaces, so they have a goroutine of their own.
+// underlayProgram keeps the program of the fast path attached to the underlay of a software HCA. Without it, packets go through
+// the daemon. Calls of the kernel may wait for its rtnl lock, so they have a goroutine of their own.
 type underlayProgram struct {
-	path  *bpf.FastPath // nil: there is none
+	path  *bpf.FastPath // nil: no fast path
 	log   *slog.Logger
-	index chan int // of the netdev; the latest
-	given atomic.Bool
+	index chan int    // of the netdev; the latest
+	given atomic.Bool // another process continues
 }
 
 func newUnderlayProgram(path *bpf.FastPath, log *slog.Logger) *underlayProgram {
 	return &underlayProgram{path: path, log: log, index: make(chan int, 1)}
 }
 
-// at says which netdev is the underlay. One goroutine at a time calls it.
-func (p *underlayProgram) at(index int) {
+// setUnderlay sets the index of the underlay, each time that the HCA is opened. One goroutine at a time calls it.
+func (p *underlayProgram) setUnderlay(index int) {
 	select {
 	case <-p.index:
 	default:
@@ -34,32 +34,30 @@ func (p *underlayProgram) at(index int) {
 // giveUp leaves the program to another process.
 func (p *underlayProgram) giveUp() { p.given.Store(true) }
 
-// run attaches the program until ctx ends, and then removes it. Without a fast path, it removes one that a process which was
-// killed has left.
+// run attaches the program until ctx ends, then removes it. Without a fast path it removes what a killed process left.
 func (p *underlayProgram) run(ctx context.Context) {
 	attached := 0
 	for {
 		select {
 		case <-ctx.Done():
 			if attached != 0 && !p.given.Load() {
-				p.failed("remove", linux.DetachProgram(attached, linux.Ingress))
+				p.remove(attached)
 			}
 			return
 		case index := <-p.index:
-			switch {
-			case index == attached:
-			case p.path == nil, p.path.AtUnderlay < 0:
-				p.failed("remove", linux.DetachProgram(index, linux.Ingress))
-			default:
-				p.failed("attach", linux.AttachProgram(index, linux.Ingress, p.path.AtUnderlay))
+			if p.path == nil || p.path.AtUnderlay < 0 {
+				p.remove(index)
+			} else if err := linux.AttachProgram(index, linux.Ingress, p.path.AtUnderlay); err != nil {
+				p.log.Warn("cannot attach the fast path to the underlay; packets go through the daemon", "err", err)
+			} else {
+				attached = index
 			}
-			attached = index
 		}
 	}
 }
 
-func (p *underlayProgram) failed(what string, err error) {
-	if err != nil {
-		p.log.Warn("cannot "+what+" the program of the fast path at the underlay", "err", err)
+func (p *underlayProgram) remove(index int) {
+	if err := linux.DetachProgram(index, linux.Ingress); err != nil {
+		p.log.Warn("cannot remove the fast path from the underlay; to try it, use 'tc filter del dev NAME ingress pref 60000'", "err", err)
 	}
 }

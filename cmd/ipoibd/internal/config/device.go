@@ -200,7 +200,7 @@ var DeviceFields = Table[Device]{{
 	},
 }, {
 	Name: "fast_path", Of: func(d *Device) any { return &d.FastPath }, Only: KindSoft, Flag: "fast-path",
-	Help: "carry small frames in the kernel, past the daemon, by eBPF programs",
+	Help: "use eBPF programs to carry small frames in the kernel, bypassing the daemon",
 	check: func(d *Device, m place) {
 		m.require(!d.FastPath || !d.KnownPeersOnly, "cannot be combined with known_peers_only, which it would bypass")
 	},

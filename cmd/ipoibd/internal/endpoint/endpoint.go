@@ -46,8 +46,7 @@ type Endpoint struct {
 	QP     hca.QP // nil between Stop and Start
 	Queues []Queue
 	AHs    *AHWorkers
-	Fast   hca.FastPath // of the queue pair; nil: none
-	NoFast error        // why there is none, although there should be; nil: there is
+	Fast   FastPath // of the queue pair
 	// Refused is how many groups of the plan the device has refused. Any goroutine may load it.
 	Refused atomic.Int32
 
@@ -260,15 +259,21 @@ func (e *Endpoint) createQP() error {
 
 // createFastPath creates the fast path of the queue pair, which works without one as well.
 func (e *Endpoint) createFastPath() {
-	e.Fast, e.NoFast = nil, nil
+	e.Fast = FastPath{}
 	if e.Spec.FastPath == nil {
 		return
 	}
 	spec := *e.Spec.FastPath
 	spec.SGIDIndex = e.Spec.Plan.GIDIndex
-	if e.Fast, e.NoFast = hca.CreateFastPath(e.QP, spec); e.NoFast == nil {
-		e.qp.add(e.Fast.Close)
+	if e.Fast.Path, e.Fast.Err = hca.CreateFastPath(e.QP, spec); e.Fast.Err == nil {
+		e.qp.add(e.Fast.Path.Close)
 	}
+}
+
+// FastPath is the fast path of a queue pair, or why there is none although Spec asks for one.
+type FastPath struct {
+	Path hca.FastPath
+	Err  error
 }
 
 // watch forwards an object's events until the object is closed. A reset changes the

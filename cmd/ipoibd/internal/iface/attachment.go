@@ -24,7 +24,8 @@ type attachment struct {
 	groups  map[hca.GID]hca.UDDest // the groups of plan, by MGID
 	ahs     *endpoint.AHWorkers
 	refused *atomic.Int32 // how many groups of plan the device has refused
-	fast    fastResult
+	fast    endpoint.FastPath
+	noFast  error // why the endpoint was not asked for a fast path, although one is wanted
 }
 
 // Offloads were last set on the TAP. The inspections of ib0 restore them, so neither a rung nor another process
@@ -78,8 +79,16 @@ func (a *attachment) open(spec endpoint.Spec, tap TAP, ls *lanes, onTAP *Offload
 		return errors.Join(err, a.close(ls))
 	}
 	a.self, a.groups, a.ahs, a.refused = a.ep.Self(), a.ep.Groups(), a.ep.AHs, &a.ep.Refused
-	a.fast = fastResult{a.ep.Fast, a.ep.NoFast}
+	a.fast = a.fastPath()
 	return nil
+}
+
+// fastPath returns the fast path of the queue pair, on the worker.
+func (a *attachment) fastPath() endpoint.FastPath {
+	if a.noFast != nil {
+		return endpoint.FastPath{Err: a.noFast}
+	}
+	return a.ep.Fast
 }
 
 // close closes the endpoint, if there is one, on the worker. The lanes' pumps are halted.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
@@ -33,7 +34,8 @@ type fabric struct {
 	used   uint64      // instance of the session that was used last
 	qpn    hca.QPN     // wanted for the next queue pair; 0: any
 
-	wantsFast bool // a fast path
+	wantsFast bool  // the device should have fast paths
+	noFast    error // why the interface cannot have one; nil: it can
 }
 
 // hostSide is what the use of the device depends on at the host's side.
@@ -112,15 +114,29 @@ func (f *fabric) open(to target, gen uint32, then func(*attachment, error)) erro
 		Plan: to.plan, Queues: need, SendWRs: f.lanes.sendWRs, RecvWRs: f.lanes.recvWRs,
 		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO),
 		RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
-		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn, FastPath: f.fastSpec(),
+		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn,
 		OnRefused: func(err error) { f.member.log.Debug("the device has refused a group", "err", err) },
 	}
+	spec.FastPath, a.noFast = f.fastSpec()
 	f.qpn = 0 // a recovery may need another one
 	f.worker.do(func() func() {
 		err := a.open(spec, f.tap, f.lanes, &f.onTAP)
 		return func() { then(a, err) }
 	})
 	return nil
+}
+
+// fastSpec returns the fast path that a queue pair should have, nil for none, or why it cannot have one.
+func (f *fabric) fastSpec() (*hca.FastPathSpec, error) {
+	switch {
+	case !f.wantsFast:
+		return nil, nil
+	case f.noFast != nil:
+		return nil, f.noFast
+	case f.host.netdev == 0:
+		return nil, errors.New("the interface is in another network namespace than the underlay")
+	}
+	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac, MaxPacket: bpf.MaxFastPacket}, nil
 }
 
 // use calls do on the worker, with the attachment in use, and then continues with its

@@ -1,23 +1,22 @@
 package iface
 
 import (
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"ipoibd/bpf"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
-	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud/ipoib"
 )
 
 // fast is the shell of the queue pair's fast path. It hands over the peers that the lanes know, and tells the peer table of
-// their traffic. It holds the fast path while the daemon must see all frames. Run owns it; any goroutine may call hold,
-// posted and count.
+// their traffic. It holds the fast path while the daemon must see all frames. Run owns it; any goroutine may call setHold,
+// posted, count and lacking.
 type fast struct {
 	log    *slog.Logger
 	path   atomic.Pointer[hca.FastPath] // in use, or used last; nil: none yet
@@ -28,16 +27,10 @@ type fast struct {
 	total  uint64          // frames carried by then
 	moved  time.Time       // when that had changed last
 
-	mu     sync.Mutex // guards what follows
-	holds  hold
+	mu     sync.Mutex    // guards what follows
+	holds  holdReason    // a set
 	before report.Totals // of those before path
 	why    error         // there is none, although it is wanted
-}
-
-// fastResult is the fast path of a queue pair, or why there is none; the zero value: none is wanted.
-type fastResult struct {
-	path hca.FastPath
-	err  error
 }
 
 // duePeer is a peer to hand over once no frame can be on its way that the lanes routed by an earlier snapshot.
@@ -46,25 +39,25 @@ type duePeer struct {
 	epoch uint64
 }
 
-// hold is a set of reasons to hold the fast path.
-type hold uint8
+// holdReason is a reason to hold the fast path.
+type holdReason uint8
 
 // Reasons to hold the fast path.
 const (
-	holdCapture  hold = 1 << iota // a capture must show all frames
-	holdStations                  // the fast path knows only the host, no stations behind ib0
-	holdSources                   // the sources of frames must be checked
+	holdCapture  holdReason = 1 << iota // a capture must show all frames
+	holdStations                        // the fast path knows only the host, no stations behind ib0
+	holdSources                         // the sources of frames must be checked
 )
 
-// carriedEvery is how often the peer table learns of the traffic of the fast path. It doubts a peer from which it
-// has learned of none for a second.
+// carriedEvery is the least time between two readings of the peers' counters: shorter than the table's markInterval (250 ms), so that
+// a busy peer does not look silent (silenceLimit, 1 s).
 const carriedEvery = 200 * time.Millisecond
 
 // use begins to use the fast path of a queue pair. The one before is closed. It returns the events of its last traffic.
-func (f *fast) use(r fastResult) (out []neigh.Event) {
+func (f *fast) use(r endpoint.FastPath) (out []neigh.Event) {
+	f.failed(r.Err)
 	was := f.path.Load()
-	if r.path == nil || was != nil && *was == r.path {
-		f.failed(r.err)
+	if r.Path == nil || was != nil && *was == r.Path {
 		return nil
 	}
 	for mac := range f.peers {
@@ -73,15 +66,10 @@ func (f *fast) use(r fastResult) (out []neigh.Event) {
 		}
 	}
 	f.mu.Lock()
-	if was != nil {
-		c := report.Counters{}
-		c.Add("", (*was).Counters())
-		c.AddTotals(f.before)
-		f.before = report.TotalsOf(c)
-	}
-	f.path.Store(&r.path)
+	f.before = report.TotalsOf(f.counted())
+	f.path.Store(&r.Path)
 	if f.holds != 0 {
-		r.path.Hold()
+		r.Path.Hold()
 	}
 	f.mu.Unlock()
 	f.peers, f.due, f.total = map[ipoib.MAC]hca.FastPathCounts{}, map[ipoib.MAC]duePeer{}, 0
@@ -90,7 +78,6 @@ func (f *fast) use(r fastResult) (out []neigh.Event) {
 	if former != nil {
 		f.publish(former, nil)
 	}
-	f.failed(nil)
 	return out
 }
 
@@ -99,14 +86,14 @@ func (f *fast) failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil && (f.why == nil || f.why.Error() != err.Error()) {
-		f.log.Info("no fast path: the daemon carries all frames", "reason", err)
+		f.log.Info("the queue pair has no fast path; the daemon carries all frames", "reason", err)
 	}
 	f.why = err
 }
 
 // publish follows a snapshot that the lanes are about to get. It returns the events of peers that are gone, after those of out.
 func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
-	f.hold(holdStations, !s.Alone())
+	f.setHold(holdStations, !s.Alone())
 	path := f.path.Load()
 	if path == nil {
 		f.former = s
@@ -137,7 +124,7 @@ func (f *fast) handOver(safe uint64) {
 		}
 		delete(f.due, mac)
 		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil { // its frames take their way through the daemon
-			f.log.Debug("peer without the fast path", "mac", mac.String(), "err", err)
+			f.log.Debug("cannot add a peer to the fast path; the daemon carries its frames", "mac", mac.String(), "err", err)
 			continue
 		}
 		f.peers[mac] = hca.FastPathCounts{}
@@ -183,11 +170,11 @@ func (f *fast) carried(mac ipoib.MAC, c hca.FastPathCounts, out []neigh.Event) [
 // resting reports whether the fast path has carried nothing for a while.
 func (f *fast) resting(now time.Time) bool { return now.Sub(f.moved) > restAfter }
 
-// restAfter is longer than the interval between two samples of a lane at rest, which look at the fast path as well.
-const restAfter = 6 * time.Second
+// restAfter is longer than the interval between two samples of a lane at rest, after which Run looks at the fast path too.
+const restAfter = freeze.Rest + time.Second
 
-// hold holds the fast path for a reason, or no longer.
-func (f *fast) hold(why hold, on bool) {
+// setHold sets or clears a reason to hold the fast path.
+func (f *fast) setHold(why holdReason, on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.holds != 0
@@ -204,53 +191,42 @@ func (f *fast) hold(why hold, on bool) {
 	}
 }
 
-// posted says that the reader of a queue of the TAP found it empty.
+// posted reports that the reader of a queue of the TAP found it empty.
 func (f *fast) posted(queue int) {
 	if path := f.path.Load(); path != nil {
 		(*path).Posted(queue)
 	}
 }
 
-// count adds what the fast path has carried to c.
+// count adds what the fast paths have carried to c.
 func (f *fast) count(c report.Counters) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	path := f.path.Load()
-	if path == nil {
-		return
-	}
-	all := report.Counters{}
-	all.Add("", (*path).Counters())
-	all.AddTotals(f.before)
-	for name, n := range all {
-		c["fast_"+name] = n
+	for name, n := range f.counted() {
+		c[name] = n
 	}
 }
 
-// lacking returns why there is no fast path although one is wanted, or "".
+// counted returns the counters of all fast paths. mu is held.
+func (f *fast) counted() report.Counters {
+	c := report.Counters{}
+	if path := f.path.Load(); path != nil {
+		c.Add("fast_", (*path).Counters())
+	}
+	c.AddTotals(f.before)
+	return c
+}
+
+// lacking returns why there is no fast path although one is wanted, or why the host does not let it carry anything, or "".
 func (f *fast) lacking() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.why == nil {
+	why := f.why
+	if path := f.path.Load(); why == nil && path != nil {
+		why = (*path).Refused()
+	}
+	if why == nil {
 		return ""
 	}
-	return f.why.Error()
-}
-
-// fastSpec returns the fast path that a queue pair should have; nil: none.
-func (f *fabric) fastSpec() *hca.FastPathSpec {
-	if !f.wantsFast || f.host.netdev == 0 {
-		return nil
-	}
-	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac, MaxPacket: bpf.MaxFastPacket}
-}
-
-// attachFast attaches the program of the fast path to the TAP, or removes it.
-func (h *host) attachFast() {
-	attach := func() (struct{}, error) { return struct{}{}, h.tap.AttachEgress(h.fastProgram) }
-	ask(&h.worker, attach, func(_ struct{}, err error) {
-		if err != nil && !errors.Is(err, link.ErrAway) && !errors.Is(err, link.ErrGone) {
-			h.log.Warn("cannot attach the program of the fast path", "err", err)
-		}
-	})
+	return why.Error()
 }

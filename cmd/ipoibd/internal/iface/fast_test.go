@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/neigh"
@@ -19,11 +20,12 @@ import (
 // fakeFast is a fast path that notes what it is told.
 type fakeFast struct {
 	hca.FastPath
-	name   string
-	notes  []string
-	held   int
-	full   bool
-	counts map[ipoib.MAC]hca.FastPathCounts
+	name    string
+	notes   []string
+	held    int
+	full    bool
+	refused error
+	counts  map[ipoib.MAC]hca.FastPathCounts
 }
 
 func (p *fakeFast) note(text string) { p.notes = append(p.notes, text) }
@@ -45,6 +47,8 @@ func (p *fakeFast) PeerCounts(mac [6]byte) (hca.FastPathCounts, bool) {
 	c, ok := p.counts[mac]
 	return c, ok
 }
+
+func (p *fakeFast) Refused() error { return p.refused }
 
 func (p *fakeFast) Hold()        { p.held++ }
 func (p *fakeFast) Release()     { p.held-- }
@@ -127,7 +131,7 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 	b := newFastTable(t)
 	b.meet(1)
 	first := &fakeFast{name: "first", counts: map[ipoib.MAC]hca.FastPathCounts{}}
-	b.use(fastResult{path: first})
+	b.use(endpoint.FastPath{Path: first})
 	b.handOver(b.epoch - 1)
 	first.wants(t)
 	b.handOver(b.epoch)
@@ -157,10 +161,10 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 
 	second := &fakeFast{name: "second", full: true}
 	first.counts[macs[1]] = hca.FastPathCounts{TxPackets: 1, TxBytes: 100}
-	if got := b.use(fastResult{path: second}); !slices.Equal(got, []neigh.Event{neigh.Carried{MAC: macs[1], Sent: 86}}) {
+	if got := b.use(endpoint.FastPath{Path: second}); !slices.Equal(got, []neigh.Event{neigh.Carried{MAC: macs[1], Sent: 86}}) {
 		t.Errorf("last traffic: %+v", got)
 	}
-	if got := b.use(fastResult{path: second}); got != nil || len(b.due) != 2 {
+	if got := b.use(endpoint.FastPath{Path: second}); got != nil || len(b.due) != 2 {
 		t.Errorf("used again: %+v, %d peers are due", got, len(b.due))
 	}
 	b.handOver(b.epoch)
@@ -170,7 +174,7 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 	}
 
 	third := &fakeFast{name: "third", counts: map[ipoib.MAC]hca.FastPathCounts{macs[0]: {RxPackets: 1, RxBytes: 64}}}
-	b.use(fastResult{path: third})
+	b.use(endpoint.FastPath{Path: third})
 	b.handOver(b.epoch)
 	third.notes = nil
 	events := b.step(neigh.Detached{})
@@ -187,17 +191,17 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 // A fast path is held as long as there is a reason, also one that comes when there already is one.
 func TestFastPathIsHeld(t *testing.T) {
 	b := newFastTable(t)
-	b.hold(holdCapture, true)
+	b.setHold(holdCapture, true)
 	path := &fakeFast{}
-	b.use(fastResult{path: path})
+	b.use(endpoint.FastPath{Path: path})
 	for _, c := range []struct {
-		why  hold
+		why  holdReason
 		on   bool
 		held int
 	}{
 		{holdCapture, true, 1}, {holdSources, true, 1}, {holdCapture, false, 1}, {holdSources, false, 0}, {holdSources, false, 0},
 	} {
-		if b.hold(c.why, c.on); path.held != c.held {
+		if b.setHold(c.why, c.on); path.held != c.held {
 			t.Errorf("reason %d, %t: held %d times, want %d", c.why, c.on, path.held, c.held)
 		}
 	}
@@ -207,8 +211,12 @@ func TestFastPathIsHeld(t *testing.T) {
 	}
 	b.posted(3)
 	path.wants(t, "posted 3")
-	b.use(fastResult{err: errors.New("no reason")})
+	b.use(endpoint.FastPath{Err: errors.New("no reason")})
 	if b.lacking() != "no reason" {
+		t.Errorf("lacking: %q", b.lacking())
+	}
+	path.refused = errors.New("refused")
+	if b.use(endpoint.FastPath{Path: path}); b.lacking() != "refused" {
 		t.Errorf("lacking: %q", b.lacking())
 	}
 }

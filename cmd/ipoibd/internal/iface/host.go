@@ -167,6 +167,16 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
+// attachFast attaches the program of the fast path to the TAP, or removes it.
+func (h *host) attachFast() {
+	attach := func() (struct{}, error) { return struct{}{}, h.tap.AttachEgress(h.fastProgram) }
+	ask(&h.worker, attach, func(_ struct{}, err error) {
+		if err != nil && !errors.Is(err, link.ErrAway) && !errors.Is(err, link.ErrGone) {
+			h.log.Warn("cannot attach the fast path to the interface; the daemon carries the host's frames", "err", err)
+		}
+	})
+}
+
 // monitor restores properties of ib0 that other processes change.
 type monitor struct {
 	every       time.Duration // between inspections, if nothing is wrong

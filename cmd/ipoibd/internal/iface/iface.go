@@ -183,7 +183,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	known := &ud.Snapshot{}
 	slow := newSlowPath(known)
 	fastPath := &fast{log: env.Log.With("interface", cfg.Name)}
-	ls, noLanes := newLanes(cfg, tap.Queues(), slow, known, fastPath.hold)
+	ls, noLanes := newLanes(cfg, tap.Queues(), slow, known, fastPath.setHold)
 	if err := errors.Join(noGID, err, noLanes); err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
@@ -213,14 +213,28 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	f.nbrs = newNeighbours(f.log, tap, ls, &f.fabric.member, f.fast, tableConfig(&cfg, env.Runtime), neigh.Restored{Peers: s.Peers, Stations: s.Stations})
 	if cfg.EBPF {
 		f.programs.attach(env, tap, len(ls.all), f.log)
-		// Without the programs, the frames of a flow may have another lane than the fast path expects.
-		if env.FastPath != nil && cfg.Netns == "" && f.programs.lacking() == "" {
-			f.fabric.wantsFast, f.host.fastProgram = true, env.FastPath.AtNetdev
-		}
+	}
+	if env.FastPath != nil {
+		f.fabric.wantsFast, f.fabric.noFast = true, noFastPath(&cfg, f.programs.lacking())
+		f.host.fastProgram = env.FastPath.AtNetdev
 	}
 	f.programs.observe(tap, len(ls.all), f.fast.posted)
 	f.show(time.Now())
 	return f, nil
+}
+
+// noFastPath returns why an interface cannot have a fast path, or nil. It may lack eBPF programs.
+func noFastPath(cfg *config.Interface, lacking string) error {
+	const why = "the fast path needs the programs of the interface, which keep the frames of a flow on one lane: "
+	switch {
+	case cfg.Netns != "":
+		return errors.New("the interface is lent to a network namespace (netns)")
+	case !cfg.EBPF:
+		return errors.New(why + "they are off (ebpf)")
+	case lacking != "":
+		return errors.New(why + lacking)
+	}
+	return nil
 }
 
 // Name returns the configured name.

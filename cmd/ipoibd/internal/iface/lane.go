@@ -108,11 +108,11 @@ type lanes struct {
 	signals signals      // of all lanes
 	records records
 
-	holdFast func(why hold, on bool) // of the fast path
+	holdFast func(why holdReason, on bool) // fast.setHold
 }
 
 func newLanes(
-	cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot, holdFast func(hold, bool),
+	cfg config.Interface, queues []link.Queue, slow ud.SlowPath, peers *ud.Snapshot, holdFast func(holdReason, bool),
 ) (*lanes, error) {
 	ls := &lanes{
 		sendWRs: cfg.SendWRs, recvWRs: cfg.RecvWRs, pkey: cfg.PKey, slow: slow, peers: peers, signals: newSignals(),

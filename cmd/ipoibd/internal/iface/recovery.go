@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
@@ -238,11 +239,11 @@ func (r *recovery) run(run qprecovery.Run) {
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.hung(r.lanes.halt())
 		var self hca.UDDest
-		var fast fastResult
+		var fast endpoint.FastPath
 		r.operate(run.Op, qprecovery.VerbModifyQP, func(a *attachment, _ *qprecovery.Done) error {
 			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
-				self, fast = a.ep.Self(), fastResult{a.ep.Fast, a.ep.NoFast}
+				self, fast = a.ep.Self(), a.fastPath()
 			}
 			return err
 		}, func(done qprecovery.Done) {

@@ -32,7 +32,7 @@ func (f *Iface) run(ctx context.Context) error {
 	f.fabric.host = f.host.side()
 	f.fabric.worker.start()
 	f.host.worker.start()
-	if f.cfg.Netns == "" && f.host.adopted { // the program of a process that was killed
+	if f.cfg.Netns == "" && f.host.adopted { // remove or replace the program of a killed process
 		f.host.attachFast()
 	}
 	defer f.wind()
@@ -132,8 +132,8 @@ func (f *Iface) expire(now time.Time) {
 	}
 	f.rec.expire(now)
 	f.passOn()
-	f.nbrs.rest()
 	f.nbrs.expire(now)
+	f.nbrs.rest()
 	f.examine(now)
 }
 
@@ -181,7 +181,7 @@ func (f *Iface) useFast(a *attachment) {
 	for _, ev := range f.fast.use(a.fast) {
 		f.nbrs.step(ev)
 	}
-	if a.fast.path != nil {
+	if a.fast.Path != nil {
 		f.host.attachFast()
 	}
 }

@@ -249,6 +249,20 @@ func NewHistogram(d *hca.Durations) Histogram {
 	return h
 }
 
+// Traffic are the frames of an interface and their bytes, with Ethernet headers, as the host sees them.
+type Traffic struct{ RXPackets, RXBytes, TXPackets, TXBytes uint64 }
+
+// Traffic returns what the host received and sent: the kernel's counts, plus those of the fast path.
+func (f *Interface) Traffic() Traffic {
+	sum := func(kernel, fast string) uint64 { return f.Kernel[kernel].Value + f.Counters[fast].Value }
+	return Traffic{
+		RXPackets: sum(docs.InterfaceKernelRxPackets, docs.InterfaceFastRxPackets),
+		RXBytes:   sum(docs.InterfaceKernelRxBytes, docs.InterfaceFastRxBytes),
+		TXPackets: sum(docs.InterfaceKernelTxPackets, docs.InterfaceFastTxPackets),
+		TXBytes:   sum(docs.InterfaceKernelTxBytes, docs.InterfaceFastTxBytes),
+	}
+}
+
 // Because returns, on one line, why an interface is not up, or has problems: the detailed text,
 // or else the reason's name.
 func (f *Interface) Because() string {
@@ -265,18 +279,3 @@ func (f *Interface) Because() string {
 
 // OneLine joins the lines of an error.
 func OneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
-
-// Traffic are the frames of an interface and their bytes, as the host sees them.
-type Traffic struct{ RXPackets, RXBytes, TXPackets, TXBytes uint64 }
-
-// Traffic returns what the host has received and sent through the interface: what the kernel has counted there, and what
-// took the fast path, which it does not count.
-func (i *Interface) Traffic() Traffic {
-	sum := func(kernel, fast string) uint64 { return i.Kernel[kernel].Value + i.Counters[fast].Value }
-	return Traffic{
-		RXPackets: sum(docs.InterfaceKernelRxPackets, docs.InterfaceFastRxPackets),
-		RXBytes:   sum(docs.InterfaceKernelRxBytes, docs.InterfaceFastRxBytes),
-		TXPackets: sum(docs.InterfaceKernelTxPackets, docs.InterfaceFastTxPackets),
-		TXBytes:   sum(docs.InterfaceKernelTxBytes, docs.InterfaceFastTxBytes),
-	}
-}

@@ -106,7 +106,7 @@ func (p Policy) rules(pid uint32) []rule {
 			unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
 			unix.F_SETLEASE, unix.F_NOTIFY,
 		}},
-		// What the maps of the fast path take that are not memory.
+		// The hash maps of the fast path cannot be mapped: bpf(2) changes them.
 		{nr: unix.SYS_BPF, arg: 0, only: []uint32{unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_OBJ_GET_INFO_BY_FD}},
 		{nr: unix.SYS_PRLIMIT64, arg: 0, only: []uint32{0, pid}},
 		{nr: unix.SYS_SOCKET, arg: 0, only: []uint32{

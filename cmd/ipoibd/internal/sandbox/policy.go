@@ -24,7 +24,7 @@ type Policy struct {
 	Private      []string // the same, for this user alone
 	Devices      []string // directories whose devices it may open
 	Attributes   []string // patterns of files of sysfs, or of directories of them, that it may write
-	Filters      int      // number of eBPF filters to load; 0: no eBPF programs at all
+	Filters      int      // number of eBPF filters to load; 0: no eBPF programs of interfaces at all
 	FastPath     bool     // to load the fast path, and to change its maps
 }
 

@@ -1,0 +1,96 @@
+package udp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
+)
+
+// gates are the open gates of a transport, which depend on the routes to their peers (nexthop.go), and on the host's IPsec
+// policies (ipsec.go). From the first gate until close, a goroutine follows the kernel's notifications of each.
+type gates struct {
+	watch *watcher // of the underlay
+
+	mu     sync.Mutex // guards what follows
+	list   map[*gate]struct{}
+	end    context.CancelFunc // of the goroutines; nil: they do not run
+	closed bool
+	ipsec  error // why all gates stay shut; nil: they need not
+
+	ended sync.WaitGroup
+}
+
+// add follows the surroundings of a gate.
+func (s *gates) add(g *gate) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.New("the transport is closed")
+	}
+	if s.end == nil {
+		if err := s.start(); err != nil {
+			return err
+		}
+	}
+	s.list[g] = struct{}{}
+	g.refuse(s.ipsec)
+	return nil
+}
+
+func (s *gates) remove(g *gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.list, g)
+}
+
+// all returns the gates.
+func (s *gates) all() (out []*gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for g := range s.list {
+		out = append(out, g)
+	}
+	return out
+}
+
+// start subscribes before it reads, so that it misses no change. mu is held.
+func (s *gates) start() (err error) {
+	var routes, policies *kernel.Notifications
+	var noIPsec error
+	entered := kernel.InNamespace(s.watch.ns, func() {
+		if routes, err = kernel.Subscribe(unix.NETLINK_ROUTE, routeGroups...); err == nil {
+			policies, noIPsec = kernel.Subscribe(unix.NETLINK_XFRM, policyGroup)
+		}
+	})
+	if err = errors.Join(entered, err); err != nil {
+		return fmt.Errorf("follow the kernel's routes for the fast path: %w", err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	s.list, s.end = map[*gate]struct{}{}, end
+	any := func([]byte) bool { return true }
+	s.ended.Go(func() { routes.Follow(ctx, any, s.reroute) })
+	switch {
+	case noIPsec == nil:
+		s.ipsec = s.policies()
+		s.ended.Go(func() { policies.Follow(ctx, any, s.review) })
+	case !errors.Is(noIPsec, unix.EPROTONOSUPPORT): // the kernel may have IPsec
+		s.ipsec = fmt.Errorf("cannot find out whether there are IPsec policies: %w", noIPsec)
+	}
+	return nil
+}
+
+// close ends the goroutines. Idempotent.
+func (s *gates) close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.end != nil {
+		s.end()
+	}
+	s.mu.Unlock()
+	s.ended.Wait()
+}

@@ -1,0 +1,43 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+
+	"ipoibd/link/kernel"
+)
+
+// errIPsec means that there are IPsec policies, which the fast path would bypass.
+var errIPsec = errors.New("the host has IPsec policies (`ip xfrm policy`), which the fast path would bypass")
+
+// policyGroup is the multicast group of NETLINK_XFRM for changes of policies.
+const policyGroup = nl.XFRMNLGRP_POLICY
+
+// policies returns errIPsec if there are IPsec policies, or why that is unknown.
+func (s *gates) policies() (err error) {
+	entered := kernel.InNamespace(s.watch.ns, func() {
+		var list []netlink.XfrmPolicy
+		list, err = kernel.List(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
+		if err == nil && len(list) > 0 {
+			err = errIPsec
+		}
+	})
+	if err = errors.Join(entered, err); err != nil && !errors.Is(err, errIPsec) {
+		err = fmt.Errorf("cannot find out whether there are IPsec policies: %w", err)
+	}
+	return err
+}
+
+// review keeps all gates shut while there are IPsec policies.
+func (s *gates) review() {
+	found := s.policies()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ipsec = found
+	for g := range s.list {
+		g.refuse(found)
+	}
+}

@@ -1,0 +1,84 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/kernel"
+)
+
+// routeGroups are the multicast groups of NETLINK_ROUTE for what may change a next hop.
+var routeGroups = []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}
+
+// reroute looks up the next hops of all peers again.
+func (s *gates) reroute() {
+	for _, g := range s.all() {
+		g.reroute()
+	}
+}
+
+// hops returns the next hops from an address of the underlay to some others. Those without a route are missing.
+func (s *gates) hops(from netip.Addr, to ...netip.Addr) map[netip.Addr]netip.Addr {
+	out := map[netip.Addr]netip.Addr{}
+	_ = kernel.InNamespace(s.watch.ns, func() { // without it, nothing has a route
+		for _, dst := range to {
+			if hop, err := nextHop(s.watch.index, from, dst); err == nil {
+				out[dst] = hop
+			}
+		}
+	})
+	return out
+}
+
+// nextHop returns the next hop on the route of the thread's namespace through an interface.
+func nextHop(index int, from, to netip.Addr) (netip.Addr, error) {
+	routes, err := routesTo(to, &netlink.RouteGetOptions{OifIndex: index, SrcAddr: from.AsSlice()})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	r := &routes[0]
+	if r.LinkIndex != index || r.Type != unix.RTN_UNICAST {
+		return netip.Addr{}, fmt.Errorf("look up the route to %s: none through the underlay", to)
+	}
+	gateway := r.Gw
+	if via, ok := r.Via.(*netlink.Via); ok {
+		gateway = via.Addr
+	}
+	if hop, ok := netip.AddrFromSlice(gateway); ok {
+		return hop.Unmap(), nil
+	}
+	return to, nil
+}
+
+// routesTo asks the kernel for the route to an address; there is at least one.
+func routesTo(to netip.Addr, opts *netlink.RouteGetOptions) ([]netlink.Route, error) {
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), opts)
+	if err == nil && len(routes) == 0 {
+		err = unix.ENETUNREACH
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the route to %s: %w", to, err)
+	}
+	return routes, nil
+}
+
+// RouteMTU implements transport.Paths. It asks for the entry of the routing table, which, unlike
+// the route of a socket, has no exceptions.
+func (t *Transport) RouteMTU(dst netip.Addr) (mtu int, err error) {
+	var routes []netlink.Route
+	entered := kernel.InNamespace(t.watch.ns, func() {
+		routes, err = routesTo(dst, &netlink.RouteGetOptions{OifIndex: t.watch.index, FIBMatch: true})
+	})
+	if err = errors.Join(entered, err); err != nil {
+		return 0, err
+	}
+	mtu = t.watch.mtu()
+	if m := routes[0].MTU; m > 0 {
+		mtu = min(mtu, m)
+	}
+	return mtu, nil
+}

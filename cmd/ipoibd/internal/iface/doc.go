@@ -52,6 +52,8 @@
 //	neighbours | neighbours.go, echo.go      | peer table, pings, strays    | answers that no ping waits for
 //	reports    | pathreports.go              | narrow paths to heed         | what to ask, what is refuted
 //	programs   | programs.go                 | eBPF programs of the TAP     |
+//	fast       | fast.go                     | the fast path: its peers and | traffic of peers
+//	           |                             | their traffic, holds         |
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and the
 // freeze detectors get their samples, while a device hangs. Halting a pump that hangs in a post or a poll
@@ -128,6 +130,14 @@
 //
 // The ladder is idle while the interface goes down or starts again for a reason other than a
 // fault: ib0 down, a changed plan of the port, an inactive port.
+//
+// # The fast path
+//
+// A software HCA may let the kernel carry small frames past the lanes (hca.FastPath). Whenever the peer table publishes a snapshot, the
+// fast path loses the peers that are no longer destinations, before the lanes see it, and gets the new ones once
+// no frame can be on its way by an earlier snapshot. Each queue pair has a fast path of its own, to which all peers are handed
+// over. Captures, source checks and stations hold it. The table learns of the traffic of peers as if it had passed the lanes.
+// The lanes rest meanwhile, and are probed at the rate of a link at rest.
 //
 // # Hand-over and rebuild
 //

@@ -47,8 +47,12 @@
 // that it has sent or delivered ([Gate.Sent], [Gate.Received]). A flow takes the fast path only while both counts are equal.
 // A frame that is dropped in between, such as in the queue of a TAP, would hold its flow back forever, so the daemon also
 // reports empty lanes ([Gate.SentAll], [Gate.ReceivedAll]): a frame still missing after several reports was lost. [Flow]
-// hashes flows; a fragment holds back all flows between its addresses. Reordering in the queues of other netdevs is out of
-// scope.
+// hashes flows; a fragment holds back all flows between its addresses. The counts are of packets: a large frame counts once for
+// each segment, because the kernel may cut it before it reaches the TAP.
+//
+// Out of scope is reordering in other queues: those of the underlay; the backlog of a processor, in which a carried
+// packet waits until the poll that received it ends, while the daemon may deliver a later one; and a queueing
+// discipline of the TAP that delays frames for longer than a lost one is waited for.
 //
 // Packets of the fast path meet neither the firewall rules for local packets of the underlay nor its IPsec policies, in
 // either direction.

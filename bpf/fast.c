@@ -518,11 +518,49 @@ static __always_inline int in_order(const struct fast_flows *f, __u32 bucket)
 	return *(volatile __u32 *)&f->left[bucket] == *(volatile __u32 *)&f->passed[bucket];
 }
 
-/* leave counts a frame or packet that is left to the daemon. A hash of 0 is not IP. */
-static __always_inline void leave(struct fast_flows *f, const struct fast_qp *qp, __u32 lane, __u32 hash)
+/* tracked reports whether a frame of a flow could be overtaken on the fast path. Neighbour discovery and DHCP, which the
+ * daemon translates, are none of these, as are protocols that the fast path does not carry. A hash of 0 is not IP. */
+static __always_inline int tracked(struct __sk_buff *skb, const struct flow *f)
 {
-	if (hash)
-		__sync_fetch_and_add(&f->left[bucket_of(qp, lane, hash)], 1);
+	__be16 ports[2];
+	__u8 type;
+
+	if (!f->hash)
+		return 0;
+	if (!f->l4)
+		return 1;
+	switch (f->protocol) {
+	case PROTO_TCP:
+	case PROTO_ICMP:
+		return 1;
+	case PROTO_UDP:
+		return !bpf_skb_load_bytes(skb, f->l4, ports, sizeof(ports)) && !dhcp(ports, bpf_htons(67), bpf_htons(68)) &&
+		       !dhcp(ports, bpf_htons(547), bpf_htons(546));
+	case PROTO_ICMP6:
+		return !bpf_skb_load_bytes(skb, f->l4, &type, sizeof(type)) && (type == 128 || type == 129);
+	}
+	return 0;
+}
+
+/* segments returns how many packets a frame is: the kernel may cut it before it reaches the TAP, or leave that to the
+ * daemon. */
+static __always_inline __u32 segments(struct __sk_buff *skb, const struct flow *f)
+{
+	__u32 headers, len = skb->len;
+	__u8 offset;
+
+	if (!skb->gso_size || !f->l4)
+		return 1;
+	headers = f->l4 + UDP_LEN;
+	if (f->protocol == PROTO_TCP && !bpf_skb_load_bytes(skb, f->l4 + 12, &offset, sizeof(offset)))
+		headers = f->l4 + (offset >> 4) * 4;
+	return len > headers ? (len - headers + skb->gso_size - 1) / skb->gso_size : 1;
+}
+
+/* leave counts packets of a flow that are left to the daemon. */
+static __always_inline void leave(struct fast_flows *f, const struct fast_qp *qp, __u32 lane, __u32 hash, __u32 n)
+{
+	__sync_fetch_and_add(&f->left[bucket_of(qp, lane, hash)], n);
 }
 
 static __always_inline enum verdict send_frame(struct work *w, struct flow f, __be16 type, struct bpf_redir_neigh *hop)
@@ -617,8 +655,8 @@ static __always_inline void count_sent(struct work *w, enum verdict v, struct fl
 {
 	struct fast_counts *c = counts_of(w->slot);
 
-	if (v != CARRIED && v != LOST)
-		leave(&w->order->tx, w->qp, lane_of(w->qp, f.hash), f.hash);
+	if (v != CARRIED && v != LOST && tracked(w->skb, &f))
+		leave(&w->order->tx, w->qp, lane_of(w->qp, f.hash), f.hash, segments(w->skb, &f));
 	if (!c || v >= VERDICTS)
 		return;
 	c->tx[v]++;
@@ -804,7 +842,8 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	    *(__u64 *)from->addr != *(__u64 *)key.addr || *(__u64 *)(from->addr + 8) != *(__u64 *)(key.addr + 8))
 		return STRANGER;
 	if (!(qp->rx_ready >> lane & 1) || !in_order(&w->order->rx, bucket_of(qp, lane, f.hash)) ||
-	    !in_order(&w->order->rx, bucket_of(qp, lane, f.pair)))
+	    !in_order(&w->order->rx, bucket_of(qp, lane, f.pair)) ||
+	    !in_order(&w->order->rx, bucket_of(qp, lane_of(qp, f.pair), f.pair))) /* where the peer's fragments arrive */
 		return ORDER;
 	if (!undamaged(b, h, end))
 		return DAMAGED;
@@ -831,11 +870,14 @@ struct train {
 static long leave_segment(__u32 i, struct train *t)
 {
 	__u32 at = t->at + i * t->step;
+	struct flow f;
 	__be16 type;
 
 	if (bpf_skb_load_bytes(t->skb, at, &type, sizeof(type)))
 		return 1;
-	leave(t->flows, t->qp, t->lane, flow_of(t->skb, type, at + IPOIB_LEN).hash);
+	f = flow_of(t->skb, type, at + IPOIB_LEN);
+	if (tracked(t->skb, &f))
+		leave(t->flows, t->qp, t->lane, f.hash, 1);
 	return 0;
 }
 

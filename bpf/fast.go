@@ -59,6 +59,8 @@ type FastPath struct {
 	orders  []fastFastOrder   // mapped: an element for each gate
 	maps    fastIndexes
 
+	attached sync.Map // indexes of netdevs
+
 	mu        sync.Mutex // guards what follows
 	freeGates []uint32
 	freePeers []uint32
@@ -156,6 +158,14 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 
 // NoFastPath returns a fast path without programs, whose Gate returns err.
 func NoFastPath(err error) *FastPath { return &FastPath{err: err, AtNetdev: -1, AtUnderlay: -1} }
+
+// Attached notes that the program for a netdev or an underlay is attached there. Nothing is carried there before.
+func (p *FastPath) Attached(index int) { p.attached.Store(index, nil) }
+
+func (p *FastPath) isAttached(index int) bool {
+	_, ok := p.attached.Load(index)
+	return ok
+}
 
 func closeAll(fds []int) {
 	for _, fd := range fds {

@@ -311,11 +311,12 @@ func TestFastPathKeepsOrder(t *testing.T) {
 			host    *fastHost
 			peer    bpf.FastPeer
 			carried func(f []byte) bool
-			pass    func(lane int, flows []uint32)
+			pass    func(lane int, flow, n uint32)
 			lane    func(flow uint32) int
 		}{
 			{
-				"sent", a, b.asPeer(), func(f []byte) bool { r, _ := a.sends(t, f); return r == actRedirect }, a.gate.Sent,
+				"sent", a, b.asPeer(), func(f []byte) bool { r, _ := a.sends(t, f); return r == actRedirect },
+				func(_ int, flow, n uint32) { a.gate.Sent(flow, n) },
 				func(flow uint32) int { return int(flow >> 31) },
 			},
 			{
@@ -335,7 +336,7 @@ func TestFastPathKeepsOrder(t *testing.T) {
 			}
 			pass := func(f []byte) {
 				flow := bpf.Flow(0x0800, f[14:])
-				c.pass(c.lane(flow), []uint32{flow})
+				c.pass(c.lane(flow), flow, 1)
 			}
 			short, long := frame(5, 20), frame(5, 1000)
 			expect("first", short, true)

@@ -81,6 +81,8 @@ func (h *fastHost) load(t *testing.T) {
 	h.send, h.recv = program(t, h.path.AtNetdev), program(t, h.path.AtUnderlay)
 	h.gate, err = h.path.Gate(h.GateSpec)
 	must(t, err)
+	h.path.Attached(h.Netdev)
+	h.path.Attached(h.Underlay)
 }
 
 // newNetdev creates a netdev that is up.

@@ -26,6 +26,8 @@ struct ipv6 {
 /* Hashes of a flow, and of its addresses alone. They are equal if the ports of a packet are not known. */
 struct flow {
 	__u32 hash, pair;
+	__u32 l4;       /* offset of the transport header; 0: not known, or a fragment */
+	__u8 protocol;
 };
 
 /* mix adds a word to a hash (MurmurHash3). */
@@ -75,8 +77,11 @@ static __always_inline struct flow flow_ipv4(struct __sk_buff *skb, __u32 at)
 	hash = mix(mix(0, ip.addrs[0]), ip.addrs[1]);
 	f.hash = f.pair = finish(hash);
 	/* Only the first fragment has ports. */
-	if (!(ip.fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET)))
-		f.hash = finish(transport(skb, hash, ip.protocol, at + (ip.version_ihl & 0xf) * 4));
+	if (!(ip.fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET))) {
+		f.l4 = at + (ip.version_ihl & 0xf) * 4;
+		f.protocol = ip.protocol;
+		f.hash = finish(transport(skb, hash, ip.protocol, f.l4));
+	}
 	return f;
 }
 
@@ -102,7 +107,9 @@ static __always_inline struct flow flow_ipv6(struct __sk_buff *skb, __u32 at)
 	case 60: /* destination options */
 		return f;
 	}
-	f.hash = finish(transport(skb, hash, ip.next, at + sizeof(ip)));
+	f.l4 = at + sizeof(ip);
+	f.protocol = ip.next;
+	f.hash = finish(transport(skb, hash, ip.next, f.l4));
 	return f;
 }
 

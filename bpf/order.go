@@ -37,20 +37,20 @@ func newLaneFlows(f *fastFastFlows, ready *uint32, lane, lanes int) *laneFlows {
 	}
 }
 
-// done counts one frame of each flow, which the lane has passed on.
-func (l *laneFlows) done(flows []uint32) {
+// done counts n packets of a flow, which the lane has passed on.
+func (l *laneFlows) done(flow, n uint32) {
+	if flow == 0 {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	for _, flow := range flows {
-		b := flow & uint32(len(l.left)-1)
-		// The daemon's own messages were never counted in left. They may stand in for a frame that is still on its way.
-		if passed := atomic.LoadUint32(&l.passed[b]); flow != 0 && passed != atomic.LoadUint32(&l.left[b]) {
-			atomic.StoreUint32(&l.passed[b], passed+1)
-		}
-	}
+	b := flow & uint32(len(l.left)-1)
+	passed := atomic.LoadUint32(&l.passed[b])
+	// The daemon's own messages were never counted in left. They may stand in for a frame that is still on its way.
+	atomic.StoreUint32(&l.passed[b], passed+min(n, atomic.LoadUint32(&l.left[b])-passed))
 }
 
 // empty examines the lane, which is empty now.
@@ -87,17 +87,25 @@ func (l *laneFlows) close() {
 	l.closed = true
 }
 
-// Sent reports that a lane has sent one message of each listed flow ([Flow]) to the wire, or has dropped it; 0 is ignored. Any
-// goroutine may call it.
-func (g *Gate) Sent(lane int, flows []uint32) { g.tx[lane].done(flows) }
+// Sent reports that n packets of a flow ([Flow]) were sent to the wire, or dropped; flow 0 is ignored. Any goroutine may call it. Whatever
+// lane has sent them, the host's frame was left to the lane that the steering program chooses.
+func (g *Gate) Sent(flow, n uint32) { g.tx[uint64(flow)*uint64(len(g.tx))>>32].done(flow, n) }
 
-// Received reports that a lane has passed one message of each listed flow to the host, or has dropped it; 0 is ignored. Any
+// Received reports that a lane has passed n packets of a flow to the host, or has dropped them; flow 0 is ignored. Any
 // goroutine may call it.
-func (g *Gate) Received(lane int, flows []uint32) { g.rx[lane].done(flows) }
+func (g *Gate) Received(lane int, flow, n uint32) { g.rx[lane].done(flow, n) }
 
 // SentAll reports that a lane is empty: it has sent all that it got from the TAP up to now. Any goroutine may call it.
-func (g *Gate) SentAll(lane int, now time.Time) { g.tx[lane].empty(now) }
+func (g *Gate) SentAll(lane int, now time.Time) {
+	if g.path.isAttached(g.spec.Netdev) {
+		g.tx[lane].empty(now)
+	}
+}
 
 // ReceivedAll reports that a lane is empty: it has passed on all that it got from the underlay up to now. Any goroutine
 // may call it.
-func (g *Gate) ReceivedAll(lane int, now time.Time) { g.rx[lane].empty(now) }
+func (g *Gate) ReceivedAll(lane int, now time.Time) {
+	if g.path.isAttached(g.spec.Underlay) {
+		g.rx[lane].empty(now)
+	}
+}

@@ -50,13 +50,13 @@ var ErrAway = errors.New("the interface is in another network namespace")
 
 // AttachEgress runs an eBPF program (BPF_PROG_TYPE_SCHED_CLS) for each frame that the host sends, before the queueing
 // discipline. -1 removes one, including that of a killed process. The interface must be in the network namespace of this
-// process; the program does not follow it elsewhere, and inspections do not restore it. Close removes it. It waits for the
-// kernel's rtnl lock. Errors: ErrAway, ErrGone, the system's.
-func (t *TAP) AttachEgress(fd int) error {
+// process; the program does not follow it elsewhere, and inspections do not restore it. Close removes it. It returns the index of the
+// interface. It waits for the kernel's rtnl lock. Errors: ErrAway, ErrGone, the system's.
+func (t *TAP) AttachEgress(fd int) (index int, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	err := t.dev.visit(func(r *rtnl, l netlink.Link) error {
-		switch index := l.Attrs().Index; {
+	err = t.dev.visit(func(r *rtnl, l netlink.Link) error {
+		switch index = l.Attrs().Index; {
 		case r != t.dev.nl:
 			return ErrAway
 		case fd < 0:
@@ -68,9 +68,9 @@ func (t *TAP) AttachEgress(fd int) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("change the eBPF program at the egress of %s: %w", t.tun.name, err)
+		return 0, fmt.Errorf("change the eBPF program at the egress of %s: %w", t.tun.name, err)
 	}
-	return nil
+	return index, nil
 }
 
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even

@@ -94,7 +94,7 @@ func TestAlone(t *testing.T) {
 	if b.snap.Alone() {
 		t.Error("alone, with a guest")
 	}
-	b.step(HostPort{Up: true, Bridge: 7, Master: ipoib.MAC{2, 8}})
+	b.step(HostPort{Up: true, Bridge: 7, Master: ownMAC}) // a bridge has the MAC of one of its ports
 	b.advance(latePause)
 	if b.snap.Alone() {
 		t.Error("alone, as the port of a bridge")

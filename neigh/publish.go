@@ -111,7 +111,7 @@ func (v *view) publish() {
 func (v *view) snapshot() *Snapshot {
 	link, st := &v.host.link, &v.host.stations
 	return &Snapshot{
-		alone: len(st.behind()) == 0 && st.home.mac == st.own.mac,
+		alone: len(st.behind()) == 0 && st.master.IsZero(),
 		epoch: v.epoch, up: link.up, self: link.key(), broadcast: link.broadcast, groups: link.groups,
 		own: st.own.mac, ownSent: st.own.sent, stations: st.marks.publish(),
 		home: st.home.mac, fallback6: st.fallback(netip.IPv6Unspecified()),

@@ -149,11 +149,13 @@ func (c *CQ) Wait(until time.Time) error {
 	if !c.receives.Load() || c.lane.turn.ended.Load() {
 		return c.wait(until, nil)
 	}
-	c.waits.Store(true)
-	defer c.waits.Store(false)
-	c.mu.Lock()
-	c.flows.handled() // otherwise the owner would not wait
-	c.mu.Unlock()
+	if c.dev.fastPaths.Load() > 0 {
+		c.waits.Store(true)
+		defer c.waits.Store(false)
+		c.mu.Lock()
+		c.flows.handled() // otherwise the owner would not wait
+		c.mu.Unlock()
+	}
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {

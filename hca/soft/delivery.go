@@ -69,10 +69,10 @@ func (x *delivery) noteFlow(q *queue, in *softqp.Inbound, reason softqp.Reason) 
 	if f == nil || x.from != nil {
 		return
 	}
-	q.arrived = append(q.arrived, f.gate.Flow(in.Payload[0]))
-	if last := len(q.arrived) - 1; reason != softqp.Passed {
-		f.gate.Received(x.lane.index, q.arrived[last:])
-		q.arrived = q.arrived[:last]
+	if flow := f.gate.Flow(in.Payload[0]); reason == softqp.Passed {
+		q.arrived = append(q.arrived, flow)
+	} else {
+		f.gate.Received(x.lane.index, flow, 1)
 	}
 }
 

@@ -34,6 +34,8 @@ type Device struct {
 
 	awaiting atomic.Bool // slow.await is not empty
 
+	fastPaths atomic.Int32 // of its QPs
+
 	events events
 	nat    natWatch
 	strays strays

@@ -80,6 +80,7 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	if !q.fast.CompareAndSwap(nil, f) {
 		return nil, errors.Join(hca.ErrBusy, f.gate.Close())
 	}
+	d.fastPaths.Add(1)
 	for _, l := range d.lanes {
 		l.wire.(transport.FastPaths).WhenEmpty(l.emptied)
 	}
@@ -90,31 +91,39 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	return f, nil
 }
 
-// flowOf returns the flow of a send. sendMu is held.
-func (f *fastPath) flowOf(q *queue, wr *hca.SendWR) uint32 {
-	if len(wr.LSO.Header) > 0 {
-		return f.gate.Flow(wr.LSO.Header)
-	}
-	if len(wr.SGList) == 0 {
-		return 0
+// packets are packets of a flow that the fast path may have left to a queue. The kernel cuts a large frame, or leaves that to the device, so
+// each segment counts.
+type packets struct{ flow, n uint32 }
+
+// packetsOf returns the packets of a send. sendMu is held.
+func (f *fastPath) packetsOf(q *queue, wr *hca.SendWR) packets {
+	switch {
+	case len(wr.SGList) == 0:
+		return packets{}
+	case wr.LSO.MSS > 0:
+		size := 0
+		for i := range wr.SGList {
+			size += int(wr.SGList[i].Length)
+		}
+		return packets{f.gate.Flow(wr.LSO.Header), uint32(max(1, (size+wr.LSO.MSS-1)/wr.LSO.MSS))}
 	}
 	msg, _ := q.lane.env.Load().Memory.Bytes(f.qp.pd.id, &wr.SGList[0], false)
-	return f.gate.Flow(msg)
+	return packets{f.gate.Flow(msg), 1}
 }
 
-// sent reports the flows of the sends that have left a queue. sendMu is held.
+// sent reports the sends that have left a queue. sendMu is held.
 func (f *fastPath) sent(q *queue) {
-	if n := len(q.posted) - q.core.Unsent(); n > 0 {
-		f.gate.Sent(q.lane.index, q.posted[:n])
-		q.posted = slices.Delete(q.posted, 0, n)
+	n := max(0, len(q.posted)-q.core.Unsent())
+	for _, p := range q.posted[:n] {
+		f.gate.Sent(p.flow, p.n)
 	}
+	q.posted = slices.Delete(q.posted, 0, n)
 }
 
 // passage has the messages whose completions are in a CQ, or with its owner, in order.
 type passage struct {
 	list   []arrival
-	polled int      // those whose completions the owner has polled
-	flows  []uint32 // of handled
+	polled int // those whose completions the owner has polled
 }
 
 // arrival is a message that the fast path of its QP has left to a queue.
@@ -135,14 +144,12 @@ func (p *passage) arrive(q *queue) {
 
 // handled reports the messages that the owner has handled: it had polled their completions.
 func (p *passage) handled() {
-	for i := 0; i < p.polled; {
-		q := p.list[i].queue
-		p.flows = p.flows[:0]
-		for ; i < p.polled && p.list[i].queue == q; i++ {
-			p.flows = append(p.flows, p.list[i].flow)
+	for i, n := 0, 0; i < p.polled; i += n {
+		a := p.list[i]
+		for n = 1; i+n < p.polled && p.list[i+n] == a; n++ { // a run of one flow
 		}
-		if f := q.qp.fast.Load(); f != nil {
-			f.gate.Received(q.lane.index, p.flows)
+		if f := a.queue.qp.fast.Load(); f != nil {
+			f.gate.Received(a.queue.lane.index, a.flow, uint32(n))
 		}
 	}
 	p.list, p.polled = slices.Delete(p.list, 0, p.polled), 0
@@ -296,6 +303,7 @@ func (f *fastPath) Close() error {
 		return nil
 	}
 	f.closed = true
+	f.qp.dev.fastPaths.Add(-1)
 	f.qp.lock()
 	f.qp.shut()
 	f.qp.fast.CompareAndSwap(f, nil)

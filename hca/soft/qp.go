@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,8 @@ type queue struct {
 
 	sendMu  sync.Mutex
 	batch   *softqp.Batch
-	blocked bool     // the transport is full, or much has been sent; the drain resumes it
-	posted  []uint32 // the flows of the sends in the engine, and of those that have left it since the last pump; see fastPath
+	blocked bool      // the transport is full, or much has been sent; the drain resumes it
+	posted  []packets // the sends in the engine, and those that have left it since the last pump; see fastPath
 
 	recvMu   sync.Mutex
 	starving bool          // a message was dropped after waiting for a receive since the last post
@@ -283,24 +284,30 @@ func (q *QP) Query() (hca.QPAttr, error) {
 	return q.queues[0].core.Query(), nil
 }
 
-// Close implements [hca.QP].
+// Close implements [hca.QP]. The device's lock is free while the fast path is closed, which makes system calls.
 func (q *QP) Close() error {
+	fast, err := q.close()
+	if fast != nil {
+		err = errors.Join(err, fast.Close())
+	}
+	return err
+}
+
+// close returns the fast path to close; nil: there is none.
+func (q *QP) close() (*fastPath, error) {
 	d := q.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()
 	if slices.Contains(r.attached, q) {
-		return verb("destroy_qp", q.num.String(), hca.ErrBusy)
+		return nil, verb("destroy_qp", q.num.String(), hca.ErrBusy)
 	}
 	if q.closed.Swap(true) {
-		return nil
-	}
-	var fast error
-	if f := q.fast.Load(); f != nil {
-		fast = f.Close()
+		return nil, nil
 	}
 	d.setQPs(r.withoutQP(q))
 	q.lock() // nothing reaches the QP any more
+	q.shut()
 	for _, x := range q.queues {
 		x.core.Reset()
 	}
@@ -311,5 +318,5 @@ func (q *QP) Close() error {
 		x.recvCQ.users--
 	}
 	q.pd.children--
-	return fast
+	return q.fast.Load(), nil
 }

@@ -74,6 +74,8 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 		p := &r.pkts[r.next]
 		if r.held || r.check(p) {
 			r.to.dispatch(&r.in)
+		} else if r.lane.dev.fastPaths.Load() > 0 {
+			r.noteDropped(p)
 		}
 		if r.held = r.to.stopped; !r.held {
 			r.to.run.packets++
@@ -120,6 +122,20 @@ func (r *receiver) check(p *transport.Packet) bool {
 	r.in.DestQPN, r.in.SrcQPN, r.in.PKey, r.in.QKey = u.DestQPN, u.SrcQPN, u.PKey, u.QKey
 	r.in.Payload, r.in.Len = r.payload[:], len(u.Payload)
 	return true
+}
+
+// noteDropped reports a datagram that was dropped, and that a fast path may have left to the daemon: otherwise forged ones would
+// hold flows back.
+func (r *receiver) noteDropped(p *transport.Packet) {
+	var u roce.UDSend
+	if u.Parse(p.Data) != nil {
+		return
+	}
+	if q := r.lane.dev.routes.Load().qps[u.DestQPN]; q != nil {
+		if f := q.fast.Load(); f != nil {
+			f.gate.Received(r.lane.index, f.gate.Flow(u.Payload), 1)
+		}
+	}
 }
 
 // verify checks the ICRC.

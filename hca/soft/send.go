@@ -49,7 +49,7 @@ func (q *queue) queueSends(wrs []hca.SendWR) (int, error) {
 			return i, err
 		}
 		if f := q.qp.fast.Load(); f != nil {
-			q.posted = append(q.posted, f.flowOf(q, &wrs[i]))
+			q.posted = append(q.posted, f.packetsOf(q, &wrs[i]))
 		}
 	}
 	return len(wrs), nil

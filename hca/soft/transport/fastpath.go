@@ -50,10 +50,10 @@ type Gate interface {
 	// Flow returns the flow of a message, which begins with the IPoIB header and may be truncated after the ports. Any goroutine
 	// may call it.
 	Flow(msg []byte) uint32
-	// Sent and Received report that a lane sent, delivered or dropped one message of each listed flow; 0 is ignored. Any
+	// Sent and Received report that n packets of a flow were sent, or delivered by a lane, or dropped; flow 0 is ignored. Any
 	// goroutine may call them.
-	Sent(lane int, flows []uint32)
-	Received(lane int, flows []uint32)
+	Sent(flow, n uint32)
+	Received(lane int, flow, n uint32)
 	// SentAll and ReceivedAll report that a lane is empty. Messages that are still missing after several such reports count
 	// as lost. Any goroutine may call them.
 	SentAll(lane int, now time.Time)

@@ -61,9 +61,10 @@ type gate struct {
 
 	mu sync.Mutex // guards the peers of the Gate
 
-	state   sync.Mutex    // guards what follows; it is held for no longer than a program runs
+	state   sync.Mutex    // guards what follows, and the gate's opening, shutting and closing
 	keys    *bpf.GateKeys // with which it should be open; nil: it should not
 	refused error         // why it stays shut all the same; nil: it need not
+	closed  bool          // another queue pair may have its place
 }
 
 // Open implements transport.Gate.
@@ -80,8 +81,9 @@ func (g *gate) Open(qkey hca.QKey, pkey hca.PKey, psn uint32) {
 func (g *gate) Shut() {
 	g.state.Lock()
 	defer g.state.Unlock()
-	g.keys = nil
-	g.Gate.Shut()
+	if g.keys = nil; !g.closed {
+		g.Gate.Shut()
+	}
 }
 
 // refuse keeps the gate shut for a reason. nil: for none.
@@ -91,6 +93,7 @@ func (g *gate) refuse(why error) {
 	was := g.refused
 	g.refused = why
 	switch {
+	case g.closed:
 	case why != nil:
 		g.Gate.Shut()
 	case was != nil && g.keys != nil:
@@ -163,6 +166,9 @@ func (g *gate) Close() error {
 	g.Shut()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.closed = true
 	return g.Gate.Close()
 }
 

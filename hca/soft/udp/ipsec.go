@@ -3,9 +3,11 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
 )
@@ -21,7 +23,7 @@ func (s *gates) policies() (err error) {
 	entered := kernel.InNamespace(s.watch.ns, func() {
 		var list []netlink.XfrmPolicy
 		list, err = kernel.List(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
-		if err == nil && len(list) > 0 {
+		if err == nil && (len(list) > 0 || blocksByDefault()) {
 			err = errIPsec
 		}
 	})
@@ -29,6 +31,21 @@ func (s *gates) policies() (err error) {
 		err = fmt.Errorf("cannot find out whether there are IPsec policies: %w", err)
 	}
 	return err
+}
+
+// The request for what happens to packets that no policy concerns (linux/xfrm.h, since Linux 5.15).
+const (
+	getDefault   = 0x28 // XFRM_MSG_GETDEFAULT
+	defaultLen   = 3    // struct xfrm_userpolicy_default: for each direction
+	defaultBlock = 1    // XFRM_USERPOLICY_BLOCK
+)
+
+// blocksByDefault reports whether the kernel drops packets that no policy concerns. Older kernels never do.
+func blocksByDefault() bool {
+	req := nl.NewNetlinkRequest(getDefault, 0)
+	req.AddRawData(make([]byte, defaultLen+1))
+	answers, err := req.Execute(unix.NETLINK_XFRM, getDefault)
+	return err == nil && len(answers) > 0 && len(answers[0]) >= defaultLen && slices.Contains(answers[0][:defaultLen], defaultBlock)
 }
 
 // review keeps all gates shut while there are IPsec policies.

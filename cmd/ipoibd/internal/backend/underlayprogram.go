@@ -51,6 +51,7 @@ func (p *underlayProgram) run(ctx context.Context) {
 				p.log.Warn("cannot attach the fast path to the underlay; packets go through the daemon", "err", err)
 			} else {
 				attached = index
+				p.path.Attached(index)
 			}
 		}
 	}

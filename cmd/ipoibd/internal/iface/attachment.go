@@ -25,6 +25,7 @@ type attachment struct {
 	ahs     *endpoint.AHWorkers
 	refused *atomic.Int32 // how many groups of plan the device has refused
 	fast    endpoint.FastPath
+	netdev  int   // index of ib0 for the fast path; 0: none
 	noFast  error // why the endpoint was not asked for a fast path, although one is wanted
 }
 

@@ -117,7 +117,9 @@ func (f *fabric) open(to target, gen uint32, then func(*attachment, error)) erro
 		OnEvent:    f.lanes.signals.onEvent, QPN: f.qpn,
 		OnRefused: func(err error) { f.member.log.Debug("the device has refused a group", "err", err) },
 	}
-	spec.FastPath, a.noFast = f.fastSpec()
+	if spec.FastPath, a.noFast = f.fastSpec(); spec.FastPath != nil {
+		a.netdev = spec.FastPath.Netdev
+	}
 	f.qpn = 0 // a recovery may need another one
 	f.worker.do(func() func() {
 		err := a.open(spec, f.tap, f.lanes, &f.onTAP)

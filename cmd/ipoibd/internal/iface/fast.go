@@ -46,6 +46,7 @@ type holdReason uint8
 const (
 	holdCapture  holdReason = 1 << iota // a capture must show all frames
 	holdStations                        // the fast path knows only the host, no stations behind ib0
+	holdAway                            // ib0 is in another network namespace now
 	holdSources                         // the sources of frames must be checked
 )
 
@@ -116,11 +117,18 @@ func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
 	return out
 }
 
+// mostAtOnce bounds the peers of one handOver: each takes some 50 us, for which Run does nothing else.
+const mostAtOnce = 64
+
 // handOver hands over the peers that are due. Safe is the oldest snapshot that a frame of any lane may have been routed by.
 func (f *fast) handOver(safe uint64) {
+	n := 0
 	for mac, p := range f.due {
 		if p.epoch > safe {
 			continue
+		}
+		if n++; n > mostAtOnce {
+			return
 		}
 		delete(f.due, mac)
 		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil { // its frames take their way through the daemon

@@ -135,6 +135,10 @@ func (p *Parked) Export(w *capsule.Writer) (s State, err error) {
 			return State{}, err
 		}
 	}
+	f.fast.read = time.Time{}
+	for _, ev := range f.fast.traffic(time.Now()) {
+		f.nbrs.step(ev)
+	}
 	f.show(time.Now())
 	s = f.state(f.host.tap.Counters())
 	s.Before.Recovery = s.Before.Recovery.Past() // the other process continues the current one

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/link"
 	"ipoibd/link/kernel/capsule"
@@ -42,7 +43,7 @@ type TAP interface {
 	Elsewhere() bool
 	SetPrograms(p link.Programs) error
 	ObserveWaits(queue int, onWait, onWake func())
-	AttachEgress(program int) error
+	AttachEgress(program int) (index int, err error)
 	Remove() error
 
 	// For a process that continues ib0.
@@ -71,7 +72,7 @@ type host struct {
 	asks       []time.Time // when to ask for the host's neighbours on its behalf
 	narrow     narrow
 
-	fastProgram int // of the fast path; -1: none
+	fastPath *bpf.FastPath // nil: none
 }
 
 // deadline returns when to call expire.
@@ -169,9 +170,15 @@ func (h *host) carrierIs(on bool) {
 
 // attachFast attaches the program of the fast path to the TAP, or removes it.
 func (h *host) attachFast() {
-	attach := func() (struct{}, error) { return struct{}{}, h.tap.AttachEgress(h.fastProgram) }
-	ask(&h.worker, attach, func(_ struct{}, err error) {
-		if err != nil && !errors.Is(err, link.ErrAway) && !errors.Is(err, link.ErrGone) {
+	program := -1
+	if h.fastPath != nil {
+		program = h.fastPath.AtNetdev
+	}
+	ask(&h.worker, func() (int, error) { return h.tap.AttachEgress(program) }, func(index int, err error) {
+		switch {
+		case err == nil && program >= 0:
+			h.fastPath.Attached(index)
+		case err != nil && !errors.Is(err, link.ErrAway) && !errors.Is(err, link.ErrGone):
 			h.log.Warn("cannot attach the fast path to the interface; the daemon carries the host's frames", "err", err)
 		}
 	})

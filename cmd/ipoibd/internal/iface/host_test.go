@@ -186,7 +186,7 @@ func (t *tap) Queues() []link.Queue { return append([]link.Queue{t}, t.more...) 
 func (*tap) Elsewhere() bool                  { return false }
 func (*tap) SetPrograms(link.Programs) error  { return nil }
 func (*tap) ObserveWaits(int, func(), func()) {}
-func (*tap) AttachEgress(int) error           { return nil }
+func (*tap) AttachEgress(int) (int, error)    { return 1, nil }
 func (*tap) Export(*capsule.Writer)           {}
 func (t *tap) GiveUp()                        { t.given = true }
 func (*tap) Own()                             {}

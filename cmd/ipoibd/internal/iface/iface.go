@@ -195,7 +195,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	f.host = host{
 		log: f.log, tap: tap, lanes: ls, worker: newWorker(), assignment: assignment{want: assigns},
 		adopted: s.Adopted, mtu: s.MTU, rebuilt: s.MTU.Set != 0, // else ib0 was never examined
-		monitor: monitor{every: inspectEvery, wantCarrier: s.Carrier}, fastProgram: -1,
+		monitor: monitor{every: inspectEvery, wantCarrier: s.Carrier},
 	}
 	if cfg.Netns != "" {
 		f.host.monitor.every = inspectSoon
@@ -216,7 +216,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	}
 	if env.FastPath != nil {
 		f.fabric.wantsFast, f.fabric.noFast = true, noFastPath(&cfg, f.programs.lacking())
-		f.host.fastProgram = env.FastPath.AtNetdev
+		f.host.fastPath = env.FastPath
 	}
 	f.programs.observe(tap, len(ls.all), f.fast.posted)
 	f.show(time.Now())

@@ -32,7 +32,7 @@ func (f *Iface) run(ctx context.Context) error {
 	f.fabric.host = f.host.side()
 	f.fabric.worker.start()
 	f.host.worker.start()
-	if f.cfg.Netns == "" && f.host.adopted { // remove or replace the program of a killed process
+	if f.cfg.Netns == "" { // remove or replace the program of an earlier process
 		f.host.attachFast()
 	}
 	defer f.wind()
@@ -184,6 +184,13 @@ func (f *Iface) useFast(a *attachment) {
 	if a.fast.Path != nil {
 		f.host.attachFast()
 	}
+	f.checkPlace()
+}
+
+// checkPlace holds the fast path while ib0 is not where its programs expect it.
+func (f *Iface) checkPlace() {
+	a := f.fabric.att
+	f.fast.setHold(holdAway, a != nil && a.fast.Path != nil && a.netdev != f.fabric.host.netdev)
 }
 
 // hostChanged handles a state of ib0 that the kernel has reported.
@@ -191,6 +198,7 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	f.fabric.host = f.host.side()
+	f.checkPlace()
 	f.fit()
 	f.nbrs.hostChanged(old, f.host.now, f.host.ownAddrs())
 }

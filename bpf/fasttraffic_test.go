@@ -46,6 +46,7 @@ func attachedHosts(t *testing.T, addrs [2]string) (hosts [2]*fastHost, spaces [2
 		hosts[i] = h
 	}
 	for i, h := range hosts {
+		spaces[i].Run("ping", "-q", "-c", "1", "-W", "5", addrs[1-i]) // resolves the next hop
 		must(t, h.gate.SetPeer(hosts[1-i].asPeer()))
 		h.open()
 	}

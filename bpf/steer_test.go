@@ -122,7 +122,7 @@ func TestFlow(t *testing.T) {
 			t.Fatalf("type %#x, packet %x: flow %#x, queue %#x", typ, p, flow, got)
 		}
 	}
-	if len(seen) < 1000 {
+	if len(seen) < 500 {
 		t.Errorf("only %d flows", len(seen))
 	}
 }

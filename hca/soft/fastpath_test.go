@@ -160,6 +160,7 @@ func (h *fastHost) receive() {
 // reaches reports whether a ping of the host is answered soon.
 func (h *fastHost) reaches(other int) bool {
 	for range 25 {
+		_ = h.ns.Command("ping", "-q", "-c", "1", "-W", "0.2", nstest.IPv4(other)).Run() // resolves the next hop
 		if h.pings(other) {
 			return true
 		}

@@ -106,7 +106,8 @@ const epochBits = 14
 
 func newPSNWitness(t *testing.T, at, from *fastHost) *psnWitness {
 	t.Helper()
-	w := &psnWitness{t: t, fd: packets(t, at.ns, unix.ETH_P_IP), done: make(chan struct{})}
+	// Those of one protocol see packets only after the programs.
+	w := &psnWitness{t: t, fd: packets(t, at.ns, unix.ETH_P_ALL), done: make(chan struct{})}
 	must(t, unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000}))
 	go w.watch(at.QP.Num(), from.QP.Num())
@@ -137,7 +138,7 @@ func (w *psnWitness) watch(to, from hca.QPN) {
 		}
 		p := buf[:n]
 		var u roce.UDSend
-		if n < 28 || p[9] != unix.IPPROTO_UDP || binary.BigEndian.Uint16(p[22:]) != roce.Port || u.Parse(p[28:]) != nil ||
+		if n < 28 || p[0]>>4 != 4 || p[9] != unix.IPPROTO_UDP || binary.BigEndian.Uint16(p[22:]) != roce.Port || u.Parse(p[28:]) != nil ||
 			u.DestQPN != to || u.SrcQPN != from {
 			continue
 		}

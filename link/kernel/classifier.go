@@ -32,7 +32,12 @@ func AttachProgram(index int, hook Hook, fd int) error {
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
 	}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	err := netlink.QdiscAdd(qdisc)
+	if errors.Is(err, unix.EEXIST) && hook == Egress {
+		// An ingress qdisc takes the place, and would run the program as packets arrive.
+		err = needClsact(index)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add a clsact qdisc to interface %d: %w", index, err)
 	}
 	f := classifier(index, hook)
@@ -65,15 +70,32 @@ func classifier(index int, hook Hook) *netlink.BpfFilter {
 	}
 }
 
+// needClsact returns an error unless an interface has a clsact qdisc.
+func needClsact(index int) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	has, err := hasClsact(l)
+	if err == nil && !has {
+		err = errors.New("it has an ingress qdisc, which another program must remove")
+	}
+	return err
+}
+
+// hasClsact reports whether an interface has a clsact qdisc. An ingress qdisc has the same handle.
+func hasClsact(l netlink.Link) (bool, error) {
+	qdiscs, err := List(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
+	return slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }), err
+}
+
 // removeIfEmpty removes the clsact qdisc of an interface, if there is one, and it has no classifier of any process.
 func removeIfEmpty(index int) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return ignoreGone(err)
 	}
-	qdiscs, err := List(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
-	// An ingress qdisc has the same handle.
-	if err != nil || !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+	if has, err := hasClsact(l); err != nil || !has {
 		return ignoreGone(err)
 	}
 	for _, hook := range []Hook{Ingress, Egress} {

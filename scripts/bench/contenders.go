@@ -225,7 +225,9 @@ func startOpenVPN(ctx context.Context, h *host, mtu int) (*process, error) {
 
 func startIpoibd(flags ...string) func(context.Context, *host, int) (*process, error) {
 	return func(ctx context.Context, h *host, mtu int) (*process, error) {
-		return h.start(ctx, *ipoibd, append([]string{"run", "--name", h.dev, "--underlay", underlay,
-			"--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock")}, flags...)...)
+		return h.start(ctx, *ipoibd, append([]string{
+			"run", "--name", h.dev, "--underlay", underlay,
+			"--mtu", strconv.Itoa(mtu), "--control", filepath.Join(h.dir, "control.sock"),
+		}, flags...)...)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -11,8 +12,9 @@ import (
 	"ipoibd/link/kernel"
 )
 
-// gates are the open gates of a transport, which depend on the routes to their peers (nexthop.go), and on the host's IPsec
-// policies (ipsec.go). From the first gate until close, a goroutine follows the kernel's notifications of each.
+// gates are the gates of a transport, which depend on the routes to their peers and the neighbours on them (nexthop.go), and on
+// the host's IPsec policies (ipsec.go). From the first gate until close, a goroutine follows the kernel's notifications of
+// each.
 type gates struct {
 	watch *watcher // of the underlay
 
@@ -21,6 +23,8 @@ type gates struct {
 	end    context.CancelFunc // of the goroutines; nil: they do not run
 	closed bool
 	ipsec  error // why all gates stay shut; nil: they need not
+	// resolved are the neighbours on the underlay whose MAC the kernel knows.
+	resolved map[netip.Addr]struct{}
 
 	ended sync.WaitGroup
 }
@@ -60,20 +64,26 @@ func (s *gates) all() (out []*gate) {
 
 // start subscribes before it reads, so that it misses no change. mu is held.
 func (s *gates) start() (err error) {
-	var routes, policies *kernel.Notifications
+	var routes, neighbours, policies *kernel.Notifications
 	var noIPsec error
 	entered := kernel.InNamespace(s.watch.ns, func() {
-		if routes, err = kernel.Subscribe(unix.NETLINK_ROUTE, routeGroups...); err == nil {
-			policies, noIPsec = kernel.Subscribe(unix.NETLINK_XFRM, policyGroup)
+		if routes, err = kernel.Subscribe(unix.NETLINK_ROUTE, routeGroups...); err != nil {
+			return
 		}
+		if neighbours, err = kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_NEIGH); err != nil {
+			_ = routes.Close()
+			return
+		}
+		policies, noIPsec = kernel.Subscribe(unix.NETLINK_XFRM, policyGroup)
 	})
 	if err = errors.Join(entered, err); err != nil {
-		return fmt.Errorf("follow the kernel's routes for the fast path: %w", err)
+		return fmt.Errorf("follow the kernel's routes and neighbours for the fast path: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s.list, s.end = map[*gate]struct{}{}, end
+	s.list, s.end, s.resolved = map[*gate]struct{}{}, end, s.neighbours()
 	any := func([]byte) bool { return true }
 	s.ended.Go(func() { routes.Follow(ctx, any, s.reroute) })
+	s.ended.Go(func() { neighbours.Follow(ctx, s.concerns, s.rereadNeighbours) })
 	switch {
 	case noIPsec == nil:
 		s.ipsec = s.policies()

@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,17 +22,65 @@ func (s *gates) reroute() {
 	}
 }
 
-// hops returns the next hops from an address of the underlay to some others. Those without a route are missing.
+// hops returns the next hops from an address of the underlay to some others. Those without a route are missing, and those
+// that the kernel has not resolved: it would send frames that wait for that by a wrong neighbour (neigh_update looks it up
+// by the frame's dst, which is of ib0). The daemon's own packets make it resolve them.
 func (s *gates) hops(from netip.Addr, to ...netip.Addr) map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	_ = kernel.InNamespace(s.watch.ns, func() { // without it, nothing has a route
 		for _, dst := range to {
-			if hop, err := nextHop(s.watch.index, from, dst); err == nil {
+			if hop, err := nextHop(s.watch.index, from, dst); err == nil && s.isResolved(hop) {
 				out[dst] = hop
 			}
 		}
 	})
 	return out
+}
+
+func (s *gates) isResolved(a netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.resolved[a]
+	return ok
+}
+
+// valid are the states of a neighbour to which the kernel sends at once (NUD_VALID, include/net/neighbour.h).
+const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
+
+// neighbours reads the resolved neighbours on the underlay; none if that fails.
+func (s *gates) neighbours() map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	_ = kernel.InNamespace(s.watch.ns, func() {
+		list, _ := kernel.List(func() ([]netlink.Neigh, error) { return netlink.NeighList(s.watch.index, netlink.FAMILY_ALL) })
+		for i := range list {
+			if a, ok := netip.AddrFromSlice(list[i].IP); ok && list[i].State&valid != 0 {
+				out[a.Unmap()] = struct{}{}
+			}
+		}
+	})
+	return out
+}
+
+// concerns reports whether a message of RTNLGRP_NEIGH says that a neighbour on the underlay is resolved now, or no longer.
+func (s *gates) concerns(msg []byte) bool {
+	if len(msg) < unix.SizeofNlMsghdr {
+		return false
+	}
+	n, err := netlink.NeighDeserialize(msg[unix.SizeofNlMsghdr:])
+	if err != nil || n.LinkIndex != s.watch.index {
+		return false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	gone := binary.NativeEndian.Uint16(msg[4:]) == unix.RTM_DELNEIGH
+	return ok && s.isResolved(a.Unmap()) != (!gone && n.State&valid != 0)
+}
+
+func (s *gates) rereadNeighbours() {
+	now := s.neighbours()
+	s.mu.Lock()
+	s.resolved = now
+	s.mu.Unlock()
+	s.reroute()
 }
 
 // nextHop returns the next hop on the route of the thread's namespace through an interface.

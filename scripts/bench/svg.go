@@ -40,7 +40,7 @@ const (
 
 // colours of the contenders; ours stands out.
 var colours = map[string]string{
-	"ipoibd": "#d9480f", "prototype": "#1971c2", "wireguard-go": "#74a12e",
+	"ipoibd": "#d9480f", "ipoibd-fast": "#862e9c", "prototype": "#1971c2", "wireguard-go": "#74a12e",
 	"tinc": "#9c6ade", "openvpn": "#e0a100", "veth": "#868e96", "vxlan": "#868e96",
 }
 

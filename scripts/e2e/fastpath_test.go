@@ -143,7 +143,7 @@ func TestFastPathKeepsOrder(t *testing.T) {
 	const flows = 4
 	results := make(chan error, flows)
 	for i := range flows {
-		go func() { results <- inOrder(a, b, i, form(20000, 2500000)) }()
+		go func() { results <- inOrder(a, b, i, form(8000, 25000000)) }()
 	}
 	for range flows {
 		if err := <-results; err != nil {

@@ -260,16 +260,35 @@ func TestStationMoves(t *testing.T) {
 		t.Logf("guest on host %d: silent for %v", to.number, p.silence(start))
 		p.silent.Store(true)
 	}
-	requireNoneLost(t, others)
+	requireNoneLost(t, others, hosts)
 }
 
-// requireNoneLost checks that all requests of probes are answered.
-func requireNoneLost(t *testing.T, probes []*probe) {
+// requireNoneLost checks that all requests of probes are answered. If not, it shows when they were sent, and what the
+// interfaces of the hosts have dropped.
+func requireNoneLost(t *testing.T, probes []*probe, hosts []*host) {
 	t.Helper()
 	for i, p := range probes {
-		if lost := p.lost(); lost > 0 {
-			t.Errorf("probe %d lost %d of %d", i, lost, len(p.since(time.Time{})))
+		if p.lost() == 0 {
+			continue
 		}
+		var sent []string
+		for n, e := range p.since(time.Time{}) {
+			if e.answered.IsZero() {
+				sent = append(sent, fmt.Sprintf("%d at %s", n, e.asked.Format(time.StampMilli)))
+			}
+		}
+		t.Errorf("probe %d lost %d requests: %v", i, len(sent), sent[:min(len(sent), 20)])
+	}
+	if !t.Failed() {
+		return
+	}
+	for _, h := range hosts {
+		for _, i := range h.counted().Interfaces {
+			b := book{t, map[string]uint64{}}
+			b.add("", i.Counters)
+			t.Logf("host %d, %s: drops %v, kernel's counters %v", h.number, i.Name, b.drops(), i.Kernel)
+		}
+		t.Logf("host %d drops %v\n%s", h.number, h.book().drops(), h.Run("ip", "neigh"))
 	}
 }
 
@@ -341,7 +360,7 @@ func TestStationMovesBetweenInterfaces(t *testing.T) {
 		t.Logf("move %d: silent for %v", n, p.silence(start))
 		p.silent.Store(true)
 	}
-	requireNoneLost(t, others)
+	requireNoneLost(t, others, hosts)
 }
 
 // TestStationsKeepTheirConnections: TCP connections of three stations survive a kill, hand-overs and a reset of the

@@ -40,7 +40,7 @@ func TestCountersAreDocumented(t *testing.T) {
 		return false
 	}
 	h := newHosts(t, 1)[0]
-	h.start("--peer", nstest.IPv4(2)) // for the counters of peers
+	h.start("--fast-path", "--peer", nstest.IPv4(2)) // for the counters of the fast path and of peers
 	h.Run("ip", "link", "set", ifName, "up")
 	h.waitCarrier()
 	s := h.counted()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -114,6 +116,60 @@ func TestFastPath(t *testing.T) {
 	a.daemon.stop()
 	if s := a.fastPrograms() + a.Run("tc", "qdisc", "show", "dev", nstest.Dev, "clsact"); s != "" {
 		t.Errorf("after the daemon stopped: %s", s)
+	}
+}
+
+// The fast path follows the host's routes: it sends by the router of the present one, and nothing while there is none.
+func TestFastPathFollowsRoutes(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for _, c := range []struct {
+		name, family, other string
+		ipv6                bool
+	}{{"IPv4", "-4", "10.1.0.253", false}, {"IPv6", "-6", "fd01::fd", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRoute(t, c.ipv6, underlayMTU)
+			r.join("--fast-path")
+			r.a.waitFast(r.b)
+
+			const other = "other" // another router, with its own MAC, on the link of host a
+			r.left.Run("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.default.rp_filter=0", "net.ipv4.conf.all.rp_filter=0")
+			r.left.Run("ip", "link", "add", other, "link", nstest.Dev, "type", "macvlan", "mode", "bridge")
+			r.left.Run("ip", "link", "set", other, "up")
+			if c.ipv6 {
+				r.left.AddIPv6(other, c.other+"/64")
+			} else {
+				r.left.Run("ip", "addr", "add", c.other+"/24", "dev", other)
+			}
+			received := func() (n uint64) {
+				r.left.Do(func() {
+					l, err := netlink.LinkByName(other)
+					if err != nil {
+						t.Fatal(err)
+					}
+					n = l.Attrs().Statistics.RxPackets
+				})
+				return n
+			}
+			r.a.Run("ip", c.family, "route", "replace", "default", "via", c.other)
+			r.a.waitFast(r.b)
+			before := received()
+			r.a.waitFast(r.b)
+			if n := received() - before; n < 10 {
+				t.Errorf("the other router has received %d packets, want those of 10 pings", n)
+			}
+
+			r.a.Run("ip", c.family, "route", "del", "default")
+			sent := r.a.iface().Counters["fast_tx_packets"]
+			_ = r.a.Command("ping", "-n", "-q", "-c", "5", "-i", "0.2", "-W", "0.2", r.b.ip4()).Run()
+			if n := r.a.iface().Counters["fast_tx_packets"] - sent; n != 0 {
+				t.Errorf("without a route, the fast path has sent %d frames", n)
+			}
+			r.a.Run("ip", c.family, "route", "add", "default", "via", r.gateway[0])
+			r.a.waitReaches(r.b)
+			r.a.waitFast(r.b)
+		})
 	}
 }
 

@@ -87,8 +87,8 @@ func (l *laneFlows) close() {
 	l.closed = true
 }
 
-// Sent reports that n packets of a flow ([Flow]) were sent to the wire, or dropped; flow 0 is ignored. Any goroutine may call it. Whatever
-// lane has sent them, the host's frame was left to the lane that the steering program chooses.
+// Sent reports that n packets of a flow ([Flow]) were sent to the wire, or dropped; flow 0 is ignored. Any goroutine may
+// call it. Whatever lane has sent them, the host's frame was left to the lane that the steering program chooses.
 func (g *Gate) Sent(flow, n uint32) { g.tx[uint64(flow)*uint64(len(g.tx))>>32].done(flow, n) }
 
 // Received reports that a lane has passed n packets of a flow to the host, or has dropped them; flow 0 is ignored. Any

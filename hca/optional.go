@@ -129,12 +129,11 @@ func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
 }
 
 // FastPathSpec says what a device may carry past the queues of a QP. The netdev's host is the only station behind it, and
-// may use any address: otherwise the user holds the fast path.
+// may use any address: otherwise the user holds the fast path. The device decides up to which size it carries packets.
 type FastPathSpec struct {
 	Netdev    int     // index of a TAP, in the device's network namespace
 	MAC       [6]byte // of the TAP; frames from others take their way through the queues
 	SGIDIndex int     // the QP's address
-	MaxPacket int     // the longest IP packet, in bytes; the device may carry less
 }
 
 // FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, bypassing its queues. All others use the

@@ -50,8 +50,8 @@ var ErrAway = errors.New("the interface is in another network namespace")
 
 // AttachEgress runs an eBPF program (BPF_PROG_TYPE_SCHED_CLS) for each frame that the host sends, before the queueing
 // discipline. -1 removes one, including that of a killed process. The interface must be in the network namespace of this
-// process; the program does not follow it elsewhere, and inspections do not restore it. Close removes it. It returns the index of the
-// interface. It waits for the kernel's rtnl lock. Errors: ErrAway, ErrGone, the system's.
+// process; the program does not follow it elsewhere, and inspections do not restore it. Close removes it. It returns the
+// index of the interface. It waits for the kernel's rtnl lock. Errors: ErrAway, ErrGone, the system's.
 func (t *TAP) AttachEgress(fd int) (index int, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()

@@ -69,7 +69,7 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 		return nil, hca.ErrInvalid
 	}
 	f := &fastPath{qp: q, gid: spec.SGIDIndex, addr: gids[spec.SGIDIndex].Addr}
-	g := transport.GateSpec{Netdev: spec.Netdev, MAC: spec.MAC, Addr: f.addr, Num: q.num, MaxPacket: spec.MaxPacket}
+	g := transport.GateSpec{Netdev: spec.Netdev, MAC: spec.MAC, Addr: f.addr, Num: q.num}
 	for _, l := range d.lanes {
 		g.Ports = append(g.Ports, l.wire.SrcPort())
 	}
@@ -91,8 +91,8 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	return f, nil
 }
 
-// packets are packets of a flow that the fast path may have left to a queue. The kernel cuts a large frame, or leaves that to the device, so
-// each segment counts.
+// packets are packets of a flow that the fast path may have left to a queue. The kernel cuts a large frame, or leaves that
+// to the device, so each segment counts.
 type packets struct{ flow, n uint32 }
 
 // packetsOf returns the packets of a send. sendMu is held.

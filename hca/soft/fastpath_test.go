@@ -81,7 +81,7 @@ func newFastHost(t *testing.T, ns *nstest.Namespace, i int, addr string) *fastHo
 		must(t, kernel.AttachProgram(wire.State().Index, kernel.Ingress, loaded.AtUnderlay))
 		loaded.Attached(netdev.Attrs().Index)
 		loaded.Attached(wire.State().Index)
-		h.spec = hca.FastPathSpec{Netdev: netdev.Attrs().Index, MAC: h.mac, SGIDIndex: gidIndex(t, h.dev, addr), MaxPacket: 256}
+		h.spec = hca.FastPathSpec{Netdev: netdev.Attrs().Index, MAC: h.mac, SGIDIndex: gidIndex(t, h.dev, addr)}
 	})
 	h.Station = station.New(t, h.dev, h.spec.SGIDIndex)
 	h.create()

@@ -19,12 +19,11 @@ type FastPaths interface {
 
 // GateSpec describes a QP to the fast path.
 type GateSpec struct {
-	Netdev    int // index of the TAP
-	MAC       [6]byte
-	Addr      netip.Addr
-	Num       hca.QPN
-	Ports     []uint16 // UDP source ports of the lanes
-	MaxPacket int      // the longest IP packet to carry, in bytes
+	Netdev int // index of the TAP
+	MAC    [6]byte
+	Addr   netip.Addr
+	Num    hca.QPN
+	Ports  []uint16 // UDP source ports of the lanes
 }
 
 // GatePeer is a peer of a QP on the fast path.

@@ -81,13 +81,13 @@ func (s *gates) start() (err error) {
 	}
 	ctx, end := context.WithCancel(context.Background())
 	s.list, s.end, s.resolved = map[*gate]struct{}{}, end, s.neighbours()
-	any := func([]byte) bool { return true }
-	s.ended.Go(func() { routes.Follow(ctx, any, s.reroute) })
+	always := func([]byte) bool { return true }
+	s.ended.Go(func() { routes.Follow(ctx, always, s.reroute) })
 	s.ended.Go(func() { neighbours.Follow(ctx, s.concerns, s.rereadNeighbours) })
 	switch {
 	case noIPsec == nil:
 		s.ipsec = s.policies()
-		s.ended.Go(func() { policies.Follow(ctx, any, s.review) })
+		s.ended.Go(func() { policies.Follow(ctx, always, s.review) })
 	case !errors.Is(noIPsec, unix.EPROTONOSUPPORT): // the kernel may have IPsec
 		s.ipsec = fmt.Errorf("cannot find out whether there are IPsec policies: %w", noIPsec)
 	}

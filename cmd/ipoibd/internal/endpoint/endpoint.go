@@ -270,7 +270,7 @@ func (e *Endpoint) createFastPath() {
 	}
 }
 
-// FastPath is the fast path of a queue pair, or why there is none although Spec asks for one.
+// FastPath is the fast path of a queue pair, or why the device did not create the one that Spec asks for.
 type FastPath struct {
 	Path hca.FastPath
 	Err  error

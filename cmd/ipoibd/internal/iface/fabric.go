@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/endpoint"
 	"ipoibd/hca"
@@ -138,7 +137,7 @@ func (f *fabric) fastSpec() (*hca.FastPathSpec, error) {
 	case f.host.netdev == 0:
 		return nil, errors.New("the interface is in another network namespace than the underlay")
 	}
-	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac, MaxPacket: bpf.MaxFastPacket}, nil
+	return &hca.FastPathSpec{Netdev: f.host.netdev, MAC: f.host.mac}, nil
 }
 
 // use calls do on the worker, with the attachment in use, and then continues with its

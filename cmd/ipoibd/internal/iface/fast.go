@@ -30,7 +30,7 @@ type fast struct {
 	mu     sync.Mutex    // guards what follows
 	holds  holdReason    // a set
 	before report.Totals // of those before path
-	why    error         // there is none, although it is wanted
+	why    error         // the device did not create the one that is wanted
 }
 
 // duePeer is a peer to hand over once no frame can be on its way that the lanes routed by an earlier snapshot.
@@ -50,8 +50,8 @@ const (
 	holdSources                         // the sources of frames must be checked
 )
 
-// carriedEvery is the least time between two readings of the peers' counters: shorter than the table's markInterval (250 ms), so that
-// a busy peer does not look silent (silenceLimit, 1 s).
+// carriedEvery is the least time between two readings of the peers' counters: shorter than the table's markInterval
+// (250 ms), so that a busy peer does not look silent (silenceLimit, 1 s).
 const carriedEvery = 200 * time.Millisecond
 
 // use begins to use the fast path of a queue pair. The one before is closed. It returns the events of its last traffic.

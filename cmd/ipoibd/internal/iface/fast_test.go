@@ -17,7 +17,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fakeFast is a fast path that notes what it is told.
+// fakeFast is a fast path that records the calls of its user.
 type fakeFast struct {
 	hca.FastPath
 	name    string

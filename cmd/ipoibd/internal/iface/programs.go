@@ -49,8 +49,8 @@ func (p *programs) load(loaded *bpf.Programs, tap TAP, queues int) (err error) {
 	return nil
 }
 
-// observe reports the waits of the TAP's readers to the filter, if there is one, and to posted, with the number of the queue. No goroutine
-// reads the TAP.
+// observe reports the waits of the TAP's readers to the filter, if one is loaded, and to posted, with the number of the
+// queue. No goroutine reads the TAP.
 func (p *programs) observe(tap TAP, queues int, posted func(queue int)) {
 	for i := range queues {
 		onWait, onWake := func() { posted(i) }, (func())(nil)

@@ -28,15 +28,11 @@ func (s *Switch) poll() {
 	}
 }
 
+// pollOnce reads the ports before the tables. The subnet manager writes the tables before it activates a port, so a port
+// that a host sees as active has its routes.
 func (s *Switch) pollOnce() error {
-	t, err := s.tool.readTables()
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.tables = t
-	s.mu.Unlock()
-	for _, h := range s.hosts {
+	controls := make([]ibwire.Control, len(s.hosts))
+	for i, h := range s.hosts {
 		info, err := h.client.call(typePortInfo, make([]byte, infoLen))
 		if err != nil {
 			return err
@@ -45,15 +41,23 @@ func (s *Switch) pollOnce() error {
 		if err != nil {
 			return err
 		}
-		s.update(h, attributes(info, pkeys))
+		controls[i] = attributes(info, pkeys)
+	}
+	t, err := s.tool.readTables()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tables = t
+	for i, h := range s.hosts {
+		s.update(h, controls[i])
 	}
 	return nil
 }
 
-// update sends a host the attributes of its port if they have changed, or if an event was raised.
+// update sends a host the attributes of its port if they have changed, or if an event was raised. The caller holds mu.
 func (s *Switch) update(h *host, current ibwire.Control) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	p := &s.ports[h.number]
 	p.state, p.mtu = current.State, mtuBytes(current.MTU)
 	h.control = current

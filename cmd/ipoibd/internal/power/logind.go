@@ -3,10 +3,9 @@ package power
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -72,12 +71,7 @@ type logind struct {
 // listen connects to the bus, subscribes to signals, and asks logind. The connection uses a
 // plain socket, to which the bus sends no descriptors, and delivers signals in order.
 func listen(ctx context.Context) (*logind, error) {
-	path, ok := strings.CutPrefix(address(), pathPrefix)
-	if !ok {
-		return nil, fmt.Errorf("bus address %q: only %s... is supported", address(), pathPrefix)
-	}
-	path, _, _ = strings.Cut(path, ",") // the GUID of the bus
-	socket, err := (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", path)
+	socket, err := dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -169,25 +163,30 @@ func (l *logind) read(s *dbus.Signal) event {
 	return announced{state}
 }
 
-// inhibit takes the inhibitors, either all or none. It uses a connection of its own, which can
-// receive descriptors.
+// inhibit takes the inhibitors, either all or none.
 func inhibit(ctx context.Context) (held inhibitors, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := dbus.Connect(address(), dbus.WithContext(ctx)) // closed with ctx
+	conn, err := dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	defer conn.Close()
+	bus := &exchange{conn: conn}
+	defer bus.close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	if err := bus.join(); err != nil {
+		return nil, fmt.Errorf("connect to the system bus: %w", err)
+	}
 	for _, what := range inhibited {
-		var fd dbus.UnixFD
-		call := conn.Object(login, loginPath).
-			Call(manager+".Inhibit", dbus.FlagNoAutoStart, what, inhibitWho, inhibitWhy, inhibitMode)
-		if err := call.Store(&fd); err != nil {
+		file, err := bus.call(login, loginPath, manager, "Inhibit", what, inhibitWho, inhibitWhy, inhibitMode)
+		if err == nil && file == nil {
+			err = errors.New("logind's answer has no descriptor")
+		}
+		if err != nil {
 			held.Close()
 			return nil, fmt.Errorf("take an inhibitor: %w", err)
 		}
-		held = append(held, os.NewFile(uintptr(fd), "inhibitor"))
+		held = append(held, file)
 	}
 	return held, nil
 }

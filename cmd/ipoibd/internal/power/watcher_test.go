@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -319,6 +321,60 @@ func TestR26SignalsOfOthers(t *testing.T) {
 	before.check(t)
 	f.sleep(true) // a signal of logind itself
 	w.expect("suspend")
+}
+
+// While the watcher waits for an inhibitor, it has a connection that can receive descriptors. It keeps none that others
+// send to it, and no form of a message ends it.
+func TestR26DescriptorsOfOthers(t *testing.T) {
+	newBus(t).start()
+	f := startLogind(t, time.Minute)
+	f.mute.Store(true)
+	stranger, err := dbus.ConnectSystemBus()
+	must(t, err)
+	defer stranger.Close()
+	forged, err := os.Create(filepath.Join(t.TempDir(), "forged"))
+	must(t, err)
+	defer forged.Close()
+	fd := dbus.UnixFD(forged.Fd())
+	w := watch(t)
+	sent := map[string]int{}
+	eventually(t, "the watcher gives up the call", func() bool {
+		var names []string
+		must(t, stranger.BusObject().Call(busName+".ListNames", 0).Store(&names))
+		for _, name := range names {
+			if !strings.HasPrefix(name, ":") || name == stranger.Names()[0] || name == f.conn.Names()[0] || sent[name] == 20 {
+				continue
+			}
+			sent[name]++
+			forge(stranger, name, prepareForSleep, fd, fd)
+			forge(stranger, name, prepareForSleep, []dbus.UnixFD{fd, fd})
+			forge(stranger, name, prepareForSleep, dbus.MakeVariant(fd))
+		}
+		return w.log.count("does not wait for this daemon") == 1
+	})
+	if len(sent) < 2 {
+		t.Errorf("sent forged signals to %v, want two connections of the watcher", sent)
+	}
+	eventually(t, "the watcher has no descriptor of the stranger", func() bool { return copies(t, forged) == 1 })
+	f.sleep(true)
+	w.expect("suspend")
+	w.finish(nil)
+	f.mute.Store(false)
+	f.sleep(false)
+	f.waitLocks(1)
+}
+
+// copies returns how many descriptors of this process refer to a file.
+func copies(t *testing.T, file *os.File) (n int) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, fd := range list {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && target == file.Name() {
+			n++
+		}
+	}
+	return n
 }
 
 func forge(conn *dbus.Conn, dest, member string, body ...any) {

@@ -101,7 +101,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-sm test-vm
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-vm
 .PHONY: test
 test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -128,15 +128,15 @@ test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
-# The rings with real interfaces and processes wait more than they compute, so they run two at a time: test-e2e, and the
-# shorter ones one by one.
-test-hosts: deps-docker deps-deb
-	$(MAKE) --jobs=2 test-e2e test-docker test-deb test-netns test-kubernetes test-arm64
+# The rings with real interfaces and processes wait more than they compute, so they run three at a time: test-e2e, and the
+# shorter ones.
+test-hosts: deps-docker deps-deb deps-vm deps-sm
+	$(MAKE) --jobs=3 test-e2e test-deb test-docker test-sm test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
-# Those of its tests that do not measure run three at a time, since they wait most of the time.
+# Those of its tests that do not measure run four at a time, since they wait most of the time.
 test-e2e:
-	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=3)
+	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=4)
 # The manifests, in a module of its own.
 test-kubernetes:
 	cd scripts/kubernetes && $(call ring,.,$(K8S_BUDGET),-count=1)

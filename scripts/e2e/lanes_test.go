@@ -14,11 +14,11 @@ import (
 // streams both ways, and multicast, and account for every frame. One of them then continues
 // with another number of lanes on the same interface.
 func TestLanes(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
 	for _, lanes := range [][2]int{{2, 2}, {4, 4}, {4, 1}} {
 		t.Run(fmt.Sprintf("%d_and_%d", lanes[0], lanes[1]), func(t *testing.T) {
+			if nstest.Enter(t) {
+				return
+			}
 			hosts := newHosts(t, 2)
 			a, b := hosts[0], hosts[1]
 			for i, h := range hosts {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -117,6 +118,96 @@ func TestFastPath(t *testing.T) {
 	if s := a.fastPrograms() + a.Run("tc", "qdisc", "show", "dev", nstest.Dev, "clsact"); s != "" {
 		t.Errorf("after the daemon stopped: %s", s)
 	}
+}
+
+// closeLimit is ten times the goal for the time from the death of a daemon to the last frame of its fast path.
+const closeLimit = time.Second
+
+// Under a flood, the fast path of a daemon that is killed receives and sends nothing more, and the next daemon leaves nothing
+// of it.
+func TestFastPathEndsWithItsDaemon(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		h.join("--fast-path")
+	}
+	pingAll(a, b)
+	a.waitFast(b)
+	for name, victim := range map[string]*host{"receiver": b, "sender": a} {
+		t.Run(name, func(t *testing.T) {
+			programs, carried := victim.fastPrograms(), victim.fast()
+			stream := newDatagramFlood(t, a, b)
+			eventually(t, repairLimit, "the fast path carries the flood", func() bool { return victim.fast() > carried+1000 })
+			killed := time.Now()
+			victim.daemon.kill()
+			last, after := stream.stop(killed)
+			t.Logf("after the death of the %s: %d datagrams in %v", name, after, last)
+			if last > closeLimit {
+				t.Errorf("a datagram arrived %v after the death of the %s", last, name)
+			}
+			victim.start("--fast-path")
+			victim.waitCarrier()
+			a.waitReaches(b)
+			a.waitFast(b)
+			if s := victim.fastPrograms(); s != programs {
+				t.Errorf("programs after the next start:\n%s\nbefore:\n%s", s, programs)
+			}
+		})
+	}
+}
+
+// datagramFlood is a stream of small datagrams from one host to another, as fast as it can be sent.
+type datagramFlood struct {
+	in       net.PacketConn
+	out      net.Conn
+	arrivals chan []time.Time
+}
+
+func newDatagramFlood(t *testing.T, a, b *host) *datagramFlood {
+	t.Helper()
+	f := &datagramFlood{arrivals: make(chan []time.Time, 1)}
+	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort))
+	var errIn, errOut error
+	b.Do(func() { f.in, errIn = net.ListenPacket("udp", addr) })
+	a.Do(func() { f.out, errOut = net.Dial("udp", addr) })
+	if err := errors.Join(errIn, errOut); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for payload := make([]byte, 64); ; {
+			if _, err := f.out.Write(payload); errors.Is(err, net.ErrClosed) {
+				return
+			}
+		}
+	}()
+	go func() {
+		var all []time.Time
+		for buf := make([]byte, 128); ; {
+			if _, _, err := f.in.ReadFrom(buf); err != nil {
+				f.arrivals <- all
+				return
+			}
+			all = append(all, time.Now())
+		}
+	}()
+	return f
+}
+
+// stop ends the stream once it has had time to arrive, and returns when the last datagram arrived, and how many did, since a
+// moment.
+func (f *datagramFlood) stop(since time.Time) (last time.Duration, n int) {
+	time.Sleep(2 * closeLimit)
+	f.out.Close()
+	f.in.Close()
+	for _, at := range <-f.arrivals {
+		if at.After(since) {
+			last, n = at.Sub(since), n+1
+		}
+	}
+	return last, n
 }
 
 // The fast path follows the host's routes: it sends by the router of the present one, and nothing while there is none.

@@ -199,10 +199,11 @@ top-picture: deps
 demo: deps build ## two hosts that talk over ib0, as root; a minute
 	@scripts/demo $(DEMO_MTUS)
 
-# go test shows its output at once only when it runs in the folder of the package.
+# go test shows its output at once only when it runs in the folder of the package. E2E_FLAGS=-fast-path gives the daemons a
+# fast path, also in soak-e2e.
 .PHONY: faults
 faults: deps ## inject each fault FAULTS_EACH times and print the costs, as root
-	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
+	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s $(E2E_FLAGS)
 
 # The long forms: fuzzing, every fault, and minutes of attacks and traffic. Each part
 # runs even if another fails, and prints its progress.
@@ -216,7 +217,7 @@ soak-bpf:
 
 .PHONY: soak-e2e
 soak-e2e: deps
-	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$'
+	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak $(E2E_FLAGS) -skip='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$'
 
 .PHONY: soak-deb
 soak-deb: deps-deb

@@ -41,6 +41,9 @@ func startDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string
 	tb.Helper()
 	control := filepath.Join(dir, "control.sock")
 	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", control, "--log-level", "debug"}
+	if *fastPath {
+		run = append(run, "--fast-path")
+	}
 	return launch(tb, ns, control, append(run, args...)...)
 }
 

@@ -19,6 +19,9 @@ const daemonEnv = "TEST_IPOIBD_E2E_DAEMON"
 // soak selects the long forms of the tests that have one.
 var soak = flag.Bool("soak", false, "run the long forms")
 
+// fastPath gives the daemons of all tests a fast path, unless their arguments say otherwise.
+var fastPath = flag.Bool("fast-path", false, "start every daemon with --fast-path")
+
 // form returns short in make test, and long in make soak.
 func form[T any](short, long T) T {
 	if *soak {

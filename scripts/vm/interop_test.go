@@ -37,7 +37,8 @@ var families = []family{{"IPv4", nstest.IPv4}, {"IPv6", nstest.IPv6}}
 
 // A daemon on rxe and one with the software HCA exchange IPv4 and IPv6 messages and
 // streams of large frames, over an IPv4 and an IPv6 underlay and with every IB MTU,
-// without loss of messages in either direction, and every frame on the wire is correct. Each kernel has every second
+// without loss of messages in either direction, and every frame on the wire is correct, also those that the fast path of
+// the software HCA has built. Each kernel has every second
 // pair of an MTU and an underlay, and the other one has the rest; the long form has all on both.
 func TestRxeWithSoftwareHCA(t *testing.T) {
 	if guest.Enter(t) {
@@ -59,8 +60,9 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 				t.Logf("%s underlay, IB MTU %d", f.name, mtu.ib)
 				c := segment.Capture(roceFilter, filepath.Join(t.TempDir(), fmt.Sprint(f.name, mtu.ib)))
 				a := newEndpoint(t, g, 0, "--remove", "--device", rxe0, "--gid", f.address(0))
-				b := newEndpoint(t, host, 1, "--remove", "--underlay", "eth0", "--gid", f.address(1), "--standard-mtu")
+				b := newEndpoint(t, host, 1, "--remove", "--underlay", "eth0", "--gid", f.address(1), "--standard-mtu", "--fast-path")
 				requireTraffic(t, a, b, mtu.ib-4) // RFC 4391, section 6: the header
+				requireFast(t, b, a)
 				var captured string
 				if mtu == underlayMTUs[0] {
 					captured = captureEcho(t, a, b)

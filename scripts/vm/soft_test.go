@@ -14,7 +14,7 @@ import (
 
 // A daemon with the software HCA in a guest and one in a namespace of this machine
 // exchange messages over one segment without loss, and every frame between them has
-// the right ICRC.
+// the right ICRC. The fast path of each kernel carries the small ones.
 func TestSoftwareHCA(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -25,8 +25,8 @@ func TestSoftwareHCA(t *testing.T) {
 		host := newHost(t, segment)
 		c := segment.Capture(roceFilter, filepath.Join(t.TempDir(), "wire.pcap"))
 		g.Run("rmmod", "rdma_rxe") // it holds the RoCEv2 port while it is loaded
-		a := newEndpoint(t, g, 0, "--underlay", "eth0")
-		b := newEndpoint(t, host, 1, "--underlay", nstest.Dev)
+		a := newEndpoint(t, g, 0, "--underlay", "eth0", "--fast-path")
+		b := newEndpoint(t, host, 1, "--underlay", nstest.Dev, "--fast-path")
 		a.join()
 		b.join()
 		a.waitReaches(b)
@@ -36,6 +36,8 @@ func TestSoftwareHCA(t *testing.T) {
 			}
 		}
 		requireComplete(t, a, b)
+		requireFast(t, a, b)
+		requireFast(t, b, a)
 		a.stop()
 		c.Stop()
 		seen := verifyWire(t, c)
@@ -76,6 +78,27 @@ func requireComplete(t *testing.T, a, b *endpoint) {
 	t.Logf("%d flows of %d messages", len(flows), messages)
 	if lost {
 		t.Logf("both endpoints before:\n%s\nafter:\n%s", before, a.books()+b.books())
+	}
+}
+
+// requireFast sends small echo requests to another endpoint until the fast path carries all of them and their replies.
+func requireFast(t *testing.T, from, to *endpoint) {
+	t.Helper()
+	carried := func() int {
+		_, s := from.status()
+		return min(s.count("fast_tx_packets"), s.count("fast_rx_packets"))
+	}
+	addresses := []string{to.ip4()}
+	if to.hasIPv6() {
+		addresses = append(addresses, to.ip6())
+	}
+	for _, address := range addresses {
+		eventually(t, "the fast path carries echo requests to "+address, func() bool {
+			const count = 5
+			before := carried()
+			ping(t, from, address, count, 64)
+			return carried()-before >= count
+		})
 	}
 }
 

@@ -81,7 +81,7 @@ func TestMakeTestReportsEveryFailure(t *testing.T) {
 			cmd := exec.Command("make", "--old-file=deps-vm", "--old-file=deps-sm", "--old-file=deps-docker", "test", "RINGS="+c.rings)
 			cmd.Dir = root
 			// Do not inherit the flags of a `make test` that runs this test.
-			cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=", "MAKEFILES="+dir+"/rings.mk", "CI="+c.ci)
+			cmd.Env = append(os.Environ(), "GOTESTSUM_JSONFILE=", "MAKEFLAGS=", "MAKELEVEL=", "MAKEFILES="+dir+"/rings.mk", "CI="+c.ci)
 			output, err := cmd.CombinedOutput()
 			if (err != nil) != c.fails {
 				t.Errorf("make test: %v, want an error: %v", err, c.fails)

@@ -120,10 +120,12 @@ type State struct {
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
 	// is up.
 	Carrier bool
-	MTU     int // bytes of payload of an Ethernet frame
-	MAC     [6]byte
-	Master  int // index of its bridge, bond or VRF; 0: none
-	Alias   string
+	// Promiscuous says that someone wants to see all frames: a program such as tcpdump, or a bridge.
+	Promiscuous bool
+	MTU         int // bytes of payload of an Ethernet frame
+	MAC         [6]byte
+	Master      int // index of its bridge, bond or VRF; 0: none
+	Alias       string
 	// Foreign counts the queues of other processes. When it changes, Watch delivers
 	// a state, so its reader can call Inspect at once.
 	Foreign int

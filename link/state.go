@@ -120,15 +120,16 @@ func (d *netdev) counters() (k KernelCounters, away bool, err error) {
 func (r *rtnl) state(l netlink.Link, own int) (s State, err error) {
 	a := l.Attrs()
 	s = State{
-		Index:   a.Index,
-		Name:    a.Name,
-		Present: true,
-		Up:      a.RawFlags&unix.IFF_UP != 0,
-		Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
-		MTU:     a.MTU,
-		Master:  a.MasterIndex,
-		Alias:   a.Alias,
-		Foreign: foreign(l, own),
+		Index:       a.Index,
+		Name:        a.Name,
+		Present:     true,
+		Up:          a.RawFlags&unix.IFF_UP != 0,
+		Carrier:     a.RawFlags&unix.IFF_LOWER_UP != 0,
+		Promiscuous: a.Promisc != 0,
+		MTU:         a.MTU,
+		Master:      a.MasterIndex,
+		Alias:       a.Alias,
+		Foreign:     foreign(l, own),
 	}
 	copy(s.MAC[:], a.HardwareAddr)
 	if s.Addrs, err = r.addrs(s.Index); err != nil {

@@ -75,6 +75,23 @@ func TestFastPath(t *testing.T) {
 	capture.stop()
 	a.waitFast(b)
 
+	watching := a.Command("tcpdump", "-n", "-l", "-i", ifName, "icmp")
+	seen := &logBuffer{}
+	watching.Stdout = seen
+	if err := watching.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, repairLimit, "tcpdump is noticed", func() bool { return a.carries(b) == 0 })
+	eventually(t, repairLimit, "tcpdump shows requests and replies", func() bool {
+		out := seen.String()
+		return strings.Count(out, "echo request") >= 5 && strings.Count(out, "echo reply") >= 5
+	})
+	if err := watching.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = watching.Wait()
+	a.waitFast(b)
+
 	a.Run("ip", "xfrm", "policy", "add", "src", "192.0.2.8", "dst", "192.0.2.9", "dir", "out", "action", "block")
 	eventually(t, repairLimit, "IPsec is noticed", func() bool { return a.iface().Counters["fast_refused"] == 1 })
 	if why := a.iface().NoFast; !strings.Contains(why, "ip xfrm policy") {

@@ -48,6 +48,7 @@ const (
 	holdStations                        // the fast path knows only the host, no stations behind ib0
 	holdAway                            // ib0 is in another network namespace now
 	holdSources                         // the sources of frames must be checked
+	holdWatched                         // a program watches ib0, and would not see what the host sends
 )
 
 // carriedEvery is the least time between two readings of the peers' counters: shorter than the table's markInterval

@@ -184,11 +184,12 @@ func (f *Iface) useFast(a *attachment) {
 	if a.fast.Path != nil {
 		f.host.attachFast()
 	}
-	f.checkPlace()
+	f.checkHost()
 }
 
-// checkPlace holds the fast path while ib0 is not where its programs expect it.
-func (f *Iface) checkPlace() {
+// checkHost holds the fast path while ib0 is not where its programs expect it, and while another program watches it.
+func (f *Iface) checkHost() {
+	f.fast.setHold(holdWatched, f.host.now.Promiscuous)
 	a := f.fabric.att
 	f.fast.setHold(holdAway, a != nil && a.fast.Path != nil && a.netdev != f.fabric.host.netdev)
 }
@@ -198,7 +199,7 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	f.fabric.host = f.host.side()
-	f.checkPlace()
+	f.checkHost()
 	f.fit()
 	f.nbrs.hostChanged(old, f.host.now, f.host.ownAddrs())
 }

@@ -64,8 +64,11 @@ func (e *exchange) join() error {
 		if _, err := io.WriteString(e.conn, step.send+"\r\n"); err != nil {
 			return err
 		}
-		if line, err := e.line(); err != nil || !strings.HasPrefix(line, step.want) {
-			return fmt.Errorf("authenticate: answer %q, want %q: %w", line, step.want, err)
+		switch line, err := e.line(); {
+		case err != nil:
+			return fmt.Errorf("authenticate: %w", err)
+		case !strings.HasPrefix(line, step.want):
+			return fmt.Errorf("authenticate: the bus answers %q, want %q", line, step.want)
 		}
 	}
 	if _, err := io.WriteString(e.conn, "BEGIN\r\n"); err != nil {

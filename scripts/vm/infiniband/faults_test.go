@@ -6,8 +6,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"ipoibd/scripts/vm/guest"
 )
 
 // slower is the factor allowed over the goal: 10 for the emulated processor, 10 for a busy machine.
@@ -31,23 +29,25 @@ var hcaFaults = []struct {
 }
 
 // requireFaultsRepaired requires that the daemon repairs each fault of its HCA by the rung for it, and within its goal.
-// Afterwards the port is a member of its groups, and the hosts reach each other over new paths. The log compares with a software
-// HCA on the same processor.
+// Afterwards the port is a member of its groups, and the hosts reach each other over new paths.
 func (p *pair) requireFaultsRepaired(t *testing.T, n network) {
 	host := p.guests[ours]
-	yardstick := startSoft(t, host)
-	defer yardstick.Signal(syscall.SIGTERM)
 	ping := host.Start("ping", "-n", "-q", "-i", "0.01", n.ip4(theirs)) // sends and receives that can fail
 	for _, f := range hcaFaults {
 		what := strings.Join(f.commands, ", ")
-		rung, took := repaired(t, host, "ib0", f.commands)
-		t.Logf("%s: %s in %v (goal %v)", what, rung, took.Round(time.Microsecond), f.goal)
-		if rung != f.rung || took > slower*f.goal {
-			t.Errorf("%s: %s in %v, want %s in at most %d times %v", what, rung, took, f.rung, slower, f.goal)
+		before := len(p.recovered(t))
+		for _, command := range f.commands {
+			host.Run("ipoibd", strings.Fields(command)...)
 		}
-		if strings.HasPrefix(what, "reset ") {
-			rung, took := repaired(t, host, soft, f.commands, "--control", softControl)
-			t.Logf("the same with a software HCA: %s in %v", rung, took.Round(time.Microsecond))
+		var all []recovery
+		eventually(t, carrierLimit, "ib0 recovers from "+what, func() bool {
+			all = p.recovered(t)
+			return len(all) > before
+		})
+		took := time.Duration(all[before].Seconds * float64(time.Second))
+		t.Logf("%s: %s in %v (goal %v)", what, all[before].Rung, took.Round(time.Microsecond), f.goal)
+		if all[before].Rung != f.rung || took > slower*f.goal {
+			t.Errorf("%s: %s in %v, want %s in at most %d times %v", what, all[before].Rung, took, f.rung, slower, f.goal)
 		}
 		p.WaitMembers(p.Group(broadcastGroup).MLID, ours, theirs)
 		for _, g := range p.guests {
@@ -71,45 +71,10 @@ type recovery struct {
 	Seconds float64 `json:"duration_seconds"`
 }
 
-// The interface and the control socket of a daemon with a software HCA.
-const (
-	soft        = "soft0"
-	softControl = "/run/soft.sock"
-)
-
-// startSoft starts another daemon in a guest, with a software HCA that has no peers.
-func startSoft(t *testing.T, g *guest.Guest) *guest.Process {
+// recovered returns the recoveries of ib0 that have succeeded.
+func (p *pair) recovered(t *testing.T) (all []recovery) {
 	t.Helper()
-	g.Run("ip", "link", "add", "underlay0", "type", "dummy")
-	g.Run("ip", "addr", "add", "192.0.2.1/24", "dev", "underlay0")
-	g.Run("ip", "link", "set", "underlay0", "up")
-	daemon := g.Start("ipoibd", "run", "--name", soft, "--underlay", "underlay0", "--control", softControl)
-	waitAnswers(t, g, daemon, "--control", softControl)
-	g.Run("ip", "link", "set", soft, "up")
-	waitFor(t, g, "/sys/class/net/"+soft+"/carrier", "1")
-	return daemon
-}
-
-// repaired gives a daemon commands that lead to a recovery of an interface, and returns its rung and its time from detection to
-// health.
-func repaired(t *testing.T, g *guest.Guest, dev string, commands []string, args ...string) (rung string, took time.Duration) {
-	t.Helper()
-	before := len(recovered(t, g, dev, args))
-	for _, command := range commands {
-		g.Run("ipoibd", append(strings.Fields(command), args...)...)
-	}
-	var all []recovery
-	eventually(t, carrierLimit, dev+" recovers from "+strings.Join(commands, ", "), func() bool {
-		all = recovered(t, g, dev, args)
-		return len(all) > before
-	})
-	return all[before].Rung, time.Duration(all[before].Seconds * float64(time.Second))
-}
-
-// recovered returns the recoveries of an interface that have succeeded.
-func recovered(t *testing.T, g *guest.Guest, dev string, args []string) (all []recovery) {
-	t.Helper()
-	for line := range strings.Lines(g.Run("ipoibd", append([]string{"events", "--json", "--interface", dev}, args...)...)) {
+	for line := range strings.Lines(p.guests[ours].Run("ipoibd", "events", "--json", "--interface", "ib0")) {
 		var r recovery
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("ipoibd events: %v\n%s", err, line)

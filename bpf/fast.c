@@ -56,13 +56,13 @@ enum verdict {
 
 #define CACHE_LINE 64
 
-/* A queue pair. The daemon writes all but psn; the programs read it between two changes of running. */
+/* A queue pair. The daemon writes it; but for psn, the programs read it between two changes of running. */
 struct fast_qp {
 	__u32 open;              /* the gate */
 	__u32 netdev, underlay;  /* indexes of the TAP and of the underlay */
 	__u32 num, qkey;
 	__u32 max;               /* the longest IP packet in a frame, in bytes */
-	__u32 psn;               /* of the next packet */
+	__u32 psn;               /* of the next packet; the daemon takes numbers too */
 	__u32 buckets;           /* of each lane, a power of two; see bucket_of */
 	__u16 pkey, lanes;
 	__u8 addr[ADDR_LEN];     /* that of the GID; an IPv4 address as IPv6 maps it */

@@ -45,7 +45,7 @@ func TestFastPathAgreesWithCodec(t *testing.T) {
 					if result != actRedirect {
 						t.Fatalf("frame %x: result %#x; %+v", frame, result, a.gate.Counts())
 					}
-					pure := a.packetOf(want, b, (a.PSN+n)&0xffffff, a.port(packet))
+					pure := a.packetOf(want, b, (firstPSN+n)&0xffffff, a.port(packet))
 					p := pure.bytes() // with an Ethernet header, which the kernel writes later
 					if !bytes.Equal(packet[14:], p[14:]) {
 						t.Fatalf("frame %x: sent\n%x, want\n%x", frame, packet[14:], p[14:])
@@ -438,9 +438,9 @@ func TestFastPathShuts(t *testing.T) {
 				end = h.gate.Counts()
 				carried += int(last.TxPackets + last.RxPackets)
 			}
-			psn := h.gate.PSN()
+			psn := *h.gate.PSN()
 			time.Sleep(100 * time.Microsecond)
-			if now := h.gate.Counts(); now.Tx[bpf.FastCarried] != end.Tx[bpf.FastCarried] || now.Rx[bpf.FastCarried] != end.Rx[bpf.FastCarried] || h.gate.PSN() != psn {
+			if now := h.gate.Counts(); now.Tx[bpf.FastCarried] != end.Tx[bpf.FastCarried] || now.Rx[bpf.FastCarried] != end.Rx[bpf.FastCarried] || *h.gate.PSN() != psn {
 				t.Fatalf("round %d: carried afterwards: %+v, were %+v", n, now, end)
 			}
 			if n%2 == 0 {

@@ -55,7 +55,10 @@ const (
 )
 
 // keys are those of all hosts.
-var keys = bpf.GateKeys{QKey: 0xb1b, PKey: 0xffff, PSN: 0xfffffe}
+var keys = bpf.GateKeys{QKey: 0xb1b, PKey: 0xffff}
+
+// firstPSN is the first sequence number of a host, shortly before the wrap.
+const firstPSN = uint32(0xfffffe)
 
 // newFastHost returns a host with netdevs of their own in the current namespace.
 func newFastHost(t *testing.T, number byte, addr string) *fastHost {
@@ -127,6 +130,7 @@ func (h *fastHost) asPeer() bpf.FastPeer {
 
 // open opens the gate, and nothing is on its way through the lanes.
 func (h *fastHost) open() {
+	*h.gate.PSN() = firstPSN
 	h.gate.Open(h.GateKeys)
 	h.idle(time.Now())
 }

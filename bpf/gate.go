@@ -25,11 +25,10 @@ type GateSpec struct {
 type GateKeys struct {
 	QKey uint32
 	PKey uint16
-	PSN  uint32 // of the first packet, 24 bits
 }
 
 // Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call the methods for peers,
-// and one at a time Open and PSN, if a method does not say otherwise. Peers and last counts remain after Close.
+// and one at a time Open, if a method does not say otherwise. Peers and last counts remain after Close.
 type Gate struct {
 	path   *FastPath
 	slot   uint32
@@ -112,7 +111,7 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 // Open opens the gate, which is closed.
 func (g *Gate) Open(keys GateKeys) {
 	qp := &g.path.qps[g.slot]
-	qp.Qkey, qp.Pkey, qp.Psn = keys.QKey, keys.PKey, keys.PSN
+	qp.Qkey, qp.Pkey = keys.QKey, keys.PKey
 	g.path.settle() // programs that begin now read what was written
 	atomic.StoreUint32(&qp.Open, 1)
 }
@@ -126,8 +125,9 @@ func (g *Gate) Shut() {
 	}
 }
 
-// PSN returns the sequence number of the next packet, in its low 24 bits.
-func (g *Gate) PSN() uint32 { return atomic.LoadUint32(&g.path.qps[g.slot].Psn) }
+// PSN returns the counter of packet sequence numbers, whose low 24 bits are the next one. The programs take numbers from it by
+// atomic operations, and so may others. It is the gate's until Close.
+func (g *Gate) PSN() *uint32 { return &g.path.qps[g.slot].Psn }
 
 // SetPeer adds a peer. No other peer of the gate has its MAC, or its address and number. The caller calls Reroute when next
 // hops may have changed.

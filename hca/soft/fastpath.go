@@ -81,6 +81,9 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 		return nil, errors.Join(hca.ErrBusy, f.gate.Close())
 	}
 	d.fastPaths.Add(1)
+	q.lock()
+	q.psns.Move(f.gate.PSN())
+	q.unlock()
 	for _, l := range d.lanes {
 		l.wire.(transport.FastPaths).WhenEmpty(l.emptied)
 	}
@@ -194,7 +197,7 @@ func (q *QP) updateGate() {
 		return
 	}
 	f.open, f.keys = true, keys
-	f.gate.Open(keys.qkey, keys.pkey, attr.SQPSN)
+	f.gate.Open(keys.qkey, keys.pkey)
 	if q.dev.lost.Load() { // meanwhile
 		q.shut()
 	}
@@ -307,6 +310,7 @@ func (f *fastPath) Close() error {
 	f.qp.lock()
 	f.qp.shut()
 	f.qp.fast.CompareAndSwap(f, nil)
+	f.qp.psns.Move(new(uint32))
 	for _, q := range f.qp.queues {
 		q.posted = q.posted[:0]
 	}

@@ -19,6 +19,7 @@ type QP struct {
 	id     hca.ObjectID
 	spec   hca.QPSpec
 	queues []*queue
+	psns   *softqp.PSNs // of all queues, and of the fast path
 	closed atomic.Bool
 	fast   atomic.Pointer[fastPath] // nil: no fast path
 }
@@ -89,7 +90,7 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		return nil, verb("create_qp", d.cfg.Name, err)
 	}
 	defer d.mu.Unlock()
-	q := &QP{dev: d, pd: p, num: d.newQPN(spec.Num), spec: spec}
+	q := &QP{dev: d, pd: p, num: d.newQPN(spec.Num), spec: spec, psns: softqp.NewPSNs()}
 	for i, pair := range cqs {
 		s, r := d.ownCQ(pair.Send), d.ownCQ(pair.Recv)
 		if s == nil || r == nil {
@@ -97,7 +98,7 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		}
 		q.queues = append(q.queues, &queue{
 			qp: q, lane: d.lanes[i%len(d.lanes)], sendCQ: s, recvCQ: r,
-			core:     softqp.New(softqp.Config{Num: q.num, PD: p.id, Spec: spec}),
+			core:     softqp.New(softqp.Config{Num: q.num, PD: p.id, Spec: spec, PSNs: q.psns}),
 			batch:    new(softqp.Batch),
 			refilled: make(chan struct{}, 1),
 		})

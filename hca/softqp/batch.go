@@ -45,6 +45,7 @@ type datagram struct {
 	resumes   bool // the request continues at seg and next, which are those of progress
 	seg, next int
 	skipped   int // of a copy: peers skipped since the previous copy
+	psn       uint32
 }
 
 // after describes the datagram of message seg of the n messages of a request.
@@ -78,7 +79,9 @@ type Batch struct {
 	trains    [hca.Batch]Train
 	numTrains int
 	datagrams [hca.Batch]datagram
-	n         int // datagrams
+	n         int    // datagrams
+	psn       uint32 // of the next datagram, with spare
+	spare     int    // numbers that were taken for the next datagrams
 
 	vec    [hca.Batch * MaxVec][]byte // of all trains
 	numVec int
@@ -104,7 +107,18 @@ func (b *Batch) Trains() []Train { return b.trains[:b.numTrains] }
 func (b *Batch) clear(limits Limits) {
 	b.Tail, b.Reason, b.Skipped = TailNone, Passed, 0
 	b.limits, b.numTrains, b.n, b.numVec, b.used = limits, 0, 0, 0, 0
-	b.peers, b.skipped = nil, 0
+	b.peers, b.skipped, b.spare = nil, 0, 0
+}
+
+// number returns the sequence number of the next datagram, with which want datagrams of the request begin.
+func (b *Batch) number(p *PSNs, want int) uint32 {
+	if b.spare == 0 {
+		b.spare = min(want, hca.Batch-b.n)
+		b.psn = p.take(b.spare)
+	}
+	b.spare--
+	b.psn++
+	return b.psn - 1
 }
 
 func (b *Batch) full() bool { return b.n == hca.Batch }
@@ -121,7 +135,7 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram)
 	trailer := int(m.bth.Pad) + roce.ICRCLen
 	size := m.size()
 	t := b.trainFor(env, dst, ttl, size)
-	m.bth.PSN = (psn + uint32(b.n)) & psnMask
+	m.bth.PSN, d.psn = psn&psnMask, psn
 	b.datagrams[b.n] = d
 	b.n++
 

@@ -19,9 +19,13 @@ const loopTTL = 64
 // method of the send side. Send side.
 func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 	b.clear(limits)
-	if q.send.state.SendQueue() != hca.QueueRuns {
-		return
+	if q.send.state.SendQueue() == hca.QueueRuns {
+		q.fill(env, peers, b)
+		q.cfg.PSNs.giveBack(b.psn, b.spare)
 	}
+}
+
+func (q *QP) fill(env *Env, peers []netip.Addr, b *Batch) {
 	at := q.send.at
 	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
 		r := q.send.queue.at(i)
@@ -53,13 +57,13 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) bool {
 			if b.shouldEnd(n-at.seg, at.seg == 0) {
 				return false
 			}
-			b.add(env, m.dst, m.hops, q.send.psn, after(at.seg, n))
+			b.add(env, m.dst, m.hops, b.number(q.cfg.PSNs, n-at.seg), after(at.seg, n))
 		case env.Replicate:
 			if q.replicate(env, at, b) {
 				b.loopBack(env, after(at.seg, n))
 			}
 		default:
-			b.add(env, m.dst, m.hops, q.send.psn, datagram{})
+			b.add(env, m.dst, m.hops, b.number(q.cfg.PSNs, 1), datagram{})
 			b.loopBack(env, after(at.seg, n))
 		}
 	}
@@ -81,7 +85,7 @@ func (q *QP) replicate(env *Env, at progress, b *Batch) bool {
 		default:
 			// TTL 0 is the system's default: the hop limit of a group does not apply to the
 			// unicast path to a peer.
-			b.add(env, p, 0, q.send.psn, datagram{resumes: true, seg: at.seg, next: i + 1, skipped: b.skipped})
+			b.add(env, p, 0, b.number(q.cfg.PSNs, len(at.peers)-i), datagram{resumes: true, seg: at.seg, next: i + 1, skipped: b.skipped})
 			b.skipped = 0
 		}
 	}

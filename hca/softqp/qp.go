@@ -6,14 +6,12 @@ import (
 	"ipoibd/hca"
 )
 
-// psnMask is a packet sequence number's 24 bits (IBA 9.2).
-const psnMask = 0xffffff
-
 // Config is the data that a QP is created from.
 type Config struct {
 	Num  hca.QPN
 	PD   uint32
 	Spec hca.QPSpec // lists of at most MaxSGE entries
+	PSNs *PSNs      // shared by the queues of a queue pair
 }
 
 // QP is a UD queue pair in the engine.
@@ -55,7 +53,7 @@ func (q *QP) Query() hca.QPAttr {
 	return hca.QPAttr{
 		State: s, CurState: s,
 		PKeyIndex: q.keys.pkeyIndex, Port: q.keys.port, QKey: q.keys.qkey,
-		SQPSN: q.send.psn,
+		SQPSN: q.cfg.PSNs.value(),
 	}
 }
 
@@ -102,7 +100,7 @@ func (q *QP) assign(a *hca.QPAttr, mask hca.QPAttrMask) {
 		q.keys.qkey = a.QKey
 	}
 	if mask&hca.AttrSQPSN != 0 {
-		q.send.psn = a.SQPSN
+		q.cfg.PSNs.set(a.SQPSN)
 	}
 }
 
@@ -112,7 +110,7 @@ func (q *QP) become(s hca.QPState) {
 	q.becomeRecv(s)
 	if s == hca.QPReset {
 		q.keys = keys{}
-		q.send.psn = 0
+		q.cfg.PSNs.set(0)
 	}
 }
 

@@ -50,7 +50,7 @@ func newRig(t testing.TB, spec hca.QPSpec) *rig {
 		Up: true, SrcPort: 0xc123, PKeys: []hca.PKey{0xffff, 0x8001}, Memory: m,
 		GIDs: []GID{{Addr: own4, MaxPayload: 1448}, {}, {Addr: own6, MaxPayload: 1428}},
 	}
-	r.QP = New(Config{Num: rigQPN, PD: rigPD, Spec: spec})
+	r.QP = New(Config{Num: rigQPN, PD: rigPD, Spec: spec, PSNs: NewPSNs()})
 	return r
 }
 

@@ -12,7 +12,6 @@ type sendSide struct {
 	state hca.QPState
 	queue queue[sendReq]
 	done  []hca.WC
-	psn   uint32   // of the next datagram
 	at    progress // of the request at the head
 }
 
@@ -115,8 +114,9 @@ func (q *QP) Finish(b *Batch, n int) {
 	for i := range b.datagrams[:sent] {
 		q.advance(b, &b.datagrams[i])
 	}
-	q.send.psn = (q.send.psn + uint32(sent)) & psnMask
 	if n < b.numTrains {
+		unsent := b.datagrams[sent:b.n]
+		q.cfg.PSNs.giveBack(unsent[0].psn, len(unsent))
 		return
 	}
 	b.Skipped += b.skipped

@@ -336,7 +336,7 @@ func TestReusedBatchIsLikeANewOne(t *testing.T) {
 			r.send(2, peer4, 8)
 			b := r.fill(peer6, peer4)
 			r.Finish(b, len(b.Trains()))
-			results[i] = result{outcomes(r.SendDone()), b.Skipped, r.QP.send.at, r.QP.send.psn}
+			results[i] = result{outcomes(r.SendDone()), b.Skipped, r.QP.send.at, r.Query().SQPSN}
 		}
 		if !reflect.DeepEqual(results[0], results[1]) {
 			t.Errorf("%s: %+v, with a new batch %+v", name, results[1], results[0])

@@ -138,7 +138,7 @@ func requireEcho(t *testing.T, from, to *endpoint, mtu int) {
 // requireFrames verifies a capture. It must have frames of both senders.
 func requireFrames(t *testing.T, c *nstest.Capture, rxe, software netip.Addr) {
 	t.Helper()
-	seen := verifyWire(t, c, rxe)
+	seen := verifyWire(t, c, rxe, software)
 	t.Logf("verified frames by sender: %v", seen)
 	for _, sender := range []netip.Addr{rxe, software} {
 		if n := seen[sender]; n < 3*messages {

@@ -34,9 +34,8 @@ type senderQP struct {
 // verifyWire checks that every frame of a capture is a UD SEND whose ICRC matches
 // with the identification in its IP header, that the PSNs of each queue pair are in order (see psnOrder),
 // and that every message is a packet of IP whose lengths and checksums are right. It counts
-// the frames. The packets of rxe devices, which the caller lists, may be reordered. A software HCA numbers the packets of its
-// fast path apart from the others.
-func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
+// the frames. The packets of rxe devices and of those with a fast path, which the caller lists, may be reordered.
+func verifyWire(tb testing.TB, c *nstest.Capture, reordered ...netip.Addr) wire {
 	tb.Helper()
 	file, err := os.Open(c.Path)
 	if err != nil {
@@ -47,7 +46,7 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 	if err != nil {
 		tb.Fatalf("read %s: %v", c.Path, err)
 	}
-	w, psns := wire{}, map[senderQP][]*psnOrder{}
+	w, psns := wire{}, map[senderQP]*psnOrder{}
 	for n := 0; ; n++ {
 		data, _, err := r.ReadPacketData()
 		if errors.Is(err, io.EOF) {
@@ -68,12 +67,9 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 		}
 		qp := senderQP{path.Src, send.SrcQPN}
 		if psns[qp] == nil {
-			isRxe := slices.Contains(rxe, path.Src)
-			if psns[qp] = []*psnOrder{newPSNOrder(isRxe)}; !isRxe {
-				psns[qp] = append(psns[qp], newPSNOrder(false))
-			}
+			psns[qp] = &psnOrder{reordered: slices.Contains(reordered, path.Src), seen: map[uint32]bool{}, last: map[netip.Addr]uint32{}}
 		}
-		if err := next(psns[qp], path.Dst, send.PSN); err != nil {
+		if err := psns[qp].next(path.Dst, send.PSN); err != nil {
 			tb.Errorf("frame %d from %v, QP %v: %v", n, qp.addr, qp.qpn, err)
 		}
 		if err := verifyMessage(send.Payload); err != nil {
@@ -82,10 +78,11 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 	}
 }
 
-// psnOrder checks a series of PSNs of a queue pair in the order in which they were captured. Each must be
+// psnOrder checks the PSNs of a queue pair in the order in which they were captured. Each must be
 // within maxPSNStep of the highest one so far, and none may repeat. To one destination each must be
-// ahead of the last one, unless the sender's packets may be reordered: the kernel of the sender
-// delays those to a neighbour whose address it resolves.
+// ahead of the last one, unless the sender's packets may be reordered: the kernel of an rxe device
+// delays those to a neighbour whose address it resolves, and a fast path sends between the numbering of other packets and their
+// departure.
 type psnOrder struct {
 	reordered bool
 	highest   uint32
@@ -99,45 +96,26 @@ const (
 	maxPSNStep = 64
 )
 
-func newPSNOrder(reordered bool) *psnOrder {
-	return &psnOrder{reordered: reordered, seen: map[uint32]bool{}, last: map[netip.Addr]uint32{}}
-}
-
-// next adds a PSN to the first series that it continues. Otherwise it returns why it does not continue the last one.
-func next(series []*psnOrder, dst netip.Addr, psn uint32) (err error) {
-	for _, o := range series {
-		if err = o.check(dst, psn); err == nil {
-			o.add(dst, psn)
-			return nil
-		}
+func (o *psnOrder) next(dst netip.Addr, psn uint32) error {
+	step := func(from uint32) int32 { return int32((psn-from)<<8) >> 8 }
+	repeated, first, highest := o.seen[psn], len(o.seen) == 0, o.highest
+	o.seen[psn] = true
+	if first || step(highest) > 0 {
+		o.highest = psn
 	}
-	return err
-}
-
-// psnStep returns how far a PSN is ahead of another.
-func psnStep(psn, from uint32) int32 { return int32((psn-from)<<8) >> 8 }
-
-func (o *psnOrder) check(dst netip.Addr, psn uint32) error {
-	step := psnStep(psn, o.highest)
 	last, known := o.last[dst]
+	o.last[dst] = psn
 	switch {
-	case len(o.seen) == 0:
+	case first:
 		return nil
-	case o.seen[psn]:
+	case repeated:
 		return fmt.Errorf("PSN %#x again", psn)
-	case max(step, -step) > maxPSNStep:
-		return fmt.Errorf("PSN %#x after %#x", psn, o.highest)
-	case known && psnStep(psn, last) < 0 && !o.reordered:
+	case max(step(highest), -step(highest)) > maxPSNStep:
+		return fmt.Errorf("PSN %#x after %#x", psn, highest)
+	case known && step(last) < 0 && !o.reordered:
 		return fmt.Errorf("PSN %#x to %v after %#x", psn, dst, last)
 	}
 	return nil
-}
-
-func (o *psnOrder) add(dst netip.Addr, psn uint32) {
-	if len(o.seen) == 0 || psnStep(psn, o.highest) > 0 {
-		o.highest = psn
-	}
-	o.seen[psn], o.last[dst] = true, psn
 }
 
 // verifyMessage returns an error if a message of IP over InfiniBand is a packet of IP with

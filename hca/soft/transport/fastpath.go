@@ -39,9 +39,12 @@ type GatePeer struct {
 // Gate is a QP on the fast path, which carries messages while the gate is open. One goroutine at a time may call its methods,
 // if they do not say otherwise.
 type Gate interface {
-	// Open opens the gate, which is closed, for a Q_Key, a P_Key, and packet sequence numbers from psn on. Messages that could
-	// overtake others of their flow continue on their way through the device; see Sent and Received.
-	Open(qkey hca.QKey, pkey hca.PKey, psn uint32)
+	// Open opens the gate, which is closed, for a Q_Key and a P_Key. Messages that could overtake others of their flow continue on
+	// their way through the device; see Sent and Received.
+	Open(qkey hca.QKey, pkey hca.PKey)
+	// PSN returns the counter of packet sequence numbers, whose low 24 bits are the next one. The device and the fast path take
+	// numbers from it by atomic operations. It is the gate's until Close.
+	PSN() *uint32
 	// Shut closes the gate. Nothing is carried after its return. Idempotent. Any goroutine may call it.
 	Shut()
 	// Refused returns why the gate stays shut although it was opened, or nil. Any goroutine may call it.

@@ -68,10 +68,10 @@ type gate struct {
 }
 
 // Open implements transport.Gate.
-func (g *gate) Open(qkey hca.QKey, pkey hca.PKey, psn uint32) {
+func (g *gate) Open(qkey hca.QKey, pkey hca.PKey) {
 	g.state.Lock()
 	defer g.state.Unlock()
-	g.keys = &bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey), PSN: psn}
+	g.keys = &bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey)}
 	if g.refused == nil {
 		g.Gate.Open(*g.keys)
 	}
@@ -97,7 +97,6 @@ func (g *gate) refuse(why error) {
 	case why != nil:
 		g.Gate.Shut()
 	case was != nil && g.keys != nil:
-		g.keys.PSN = g.PSN()
 		g.Gate.Open(*g.keys)
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/kernel"
 )
+
+// readAgain is the pause before the kernel is asked again after an error, which may pass, such as that no descriptor is left.
+const readAgain = time.Second
 
 // gates are the gates of a transport, which depend on the routes to their peers and the neighbours on them (nexthop.go), and on
 // the host's IPsec policies (ipsec.go). From the first gate until close, a goroutine follows the kernel's notifications of
@@ -80,14 +84,20 @@ func (s *gates) start() (err error) {
 		return fmt.Errorf("follow the kernel's routes and neighbours for the fast path: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s.list, s.end, s.resolved = map[*gate]struct{}{}, end, s.neighbours()
+	s.list, s.end = map[*gate]struct{}{}, end
 	always := func([]byte) bool { return true }
 	s.ended.Go(func() { routes.Follow(ctx, always, s.reroute) })
-	s.ended.Go(func() { neighbours.Follow(ctx, s.concerns, s.rereadNeighbours) })
+	s.ended.Go(func() {
+		s.rereadNeighbours(ctx)
+		neighbours.Follow(ctx, s.concerns, func() { s.rereadNeighbours(ctx) })
+	})
 	switch {
 	case noIPsec == nil:
 		s.ipsec = s.policies()
-		s.ended.Go(func() { policies.Follow(ctx, always, s.review) })
+		s.ended.Go(func() {
+			s.review(ctx)
+			policies.Follow(ctx, always, func() { s.review(ctx) })
+		})
 	case !errors.Is(noIPsec, unix.EPROTONOSUPPORT): // the kernel may have IPsec
 		s.ipsec = fmt.Errorf("cannot find out whether there are IPsec policies: %w", noIPsec)
 	}

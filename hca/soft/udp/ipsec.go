@@ -1,9 +1,11 @@
 package udp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -48,13 +50,23 @@ func blocksByDefault() bool {
 	return err == nil && len(answers) > 0 && len(answers[0]) >= defaultLen && slices.Contains(answers[0][:defaultLen], defaultBlock)
 }
 
-// review keeps all gates shut while there are IPsec policies.
-func (s *gates) review() {
-	found := s.policies()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ipsec = found
-	for g := range s.list {
-		g.refuse(found)
+// review keeps all gates shut while there are IPsec policies, or while that is unknown. It returns once it is known, or with ctx.
+func (s *gates) review(ctx context.Context) {
+	for {
+		found := s.policies()
+		s.mu.Lock()
+		s.ipsec = found
+		for g := range s.list {
+			g.refuse(found)
+		}
+		s.mu.Unlock()
+		if found == nil || errors.Is(found, errIPsec) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(readAgain):
+		}
 	}
 }

@@ -1,10 +1,12 @@
 package udp
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -47,18 +49,19 @@ func (s *gates) isResolved(a netip.Addr) bool {
 // valid are the states of a neighbour to which the kernel sends at once (NUD_VALID, include/net/neighbour.h).
 const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
 
-// neighbours reads the resolved neighbours on the underlay; none if that fails.
-func (s *gates) neighbours() map[netip.Addr]struct{} {
-	out := map[netip.Addr]struct{}{}
-	_ = kernel.InNamespace(s.watch.ns, func() {
-		list, _ := kernel.List(func() ([]netlink.Neigh, error) { return netlink.NeighList(s.watch.index, netlink.FAMILY_ALL) })
+// neighbours reads the resolved neighbours on the underlay.
+func (s *gates) neighbours() (out map[netip.Addr]struct{}, err error) {
+	out = map[netip.Addr]struct{}{}
+	entered := kernel.InNamespace(s.watch.ns, func() {
+		var list []netlink.Neigh
+		list, err = kernel.List(func() ([]netlink.Neigh, error) { return netlink.NeighList(s.watch.index, netlink.FAMILY_ALL) })
 		for i := range list {
 			if a, ok := netip.AddrFromSlice(list[i].IP); ok && list[i].State&valid != 0 {
 				out[a.Unmap()] = struct{}{}
 			}
 		}
 	})
-	return out
+	return out, errors.Join(entered, err)
 }
 
 // concerns reports whether a message of RTNLGRP_NEIGH says that a neighbour on the underlay is resolved now, or no longer.
@@ -75,12 +78,23 @@ func (s *gates) concerns(msg []byte) bool {
 	return ok && s.isResolved(a.Unmap()) != (!gone && n.State&valid != 0)
 }
 
-func (s *gates) rereadNeighbours() {
-	now := s.neighbours()
-	s.mu.Lock()
-	s.resolved = now
-	s.mu.Unlock()
-	s.reroute()
+// rereadNeighbours reads them until it succeeds, or ctx ends.
+func (s *gates) rereadNeighbours(ctx context.Context) {
+	for {
+		now, err := s.neighbours()
+		if err == nil {
+			s.mu.Lock()
+			s.resolved = now
+			s.mu.Unlock()
+			s.reroute()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(readAgain):
+		}
+	}
 }
 
 // nextHop returns the next hop on the route of the thread's namespace through an interface.

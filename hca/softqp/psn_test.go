@@ -19,7 +19,7 @@ func TestPacketsHaveNumbersOfTheirOwn(t *testing.T) {
 		queues := make([]*rig, rapid.IntRange(1, 2).Draw(t, "queues"))
 		for i := range queues {
 			queues[i] = newRig(&fatal{TB: nil, t: t}, defaultSpec())
-			queues[i].QP.cfg.PSNs = psns
+			queues[i].cfg.PSNs = psns
 		}
 		for _, r := range queues {
 			r.up(hca.QPRTS)

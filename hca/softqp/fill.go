@@ -21,7 +21,9 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 	b.clear(limits)
 	if q.send.state.SendQueue() == hca.QueueRuns {
 		q.fill(env, peers, b)
-		q.cfg.PSNs.giveBack(b.psn, b.spare)
+		if b.spare > 0 {
+			q.cfg.PSNs.giveBack(b.psn, b.spare)
+		}
 	}
 }
 

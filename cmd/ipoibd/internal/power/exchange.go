@@ -28,7 +28,7 @@ const (
 	fieldsAlign   = 8
 	maxReply      = 64 << 10 // of logind and of the bus, far more than they send
 	maxAuthLine   = 256
-	maxControlLen = 4096 // of the descriptors of one message, of which the kernel permits 253 (SCM_MAX_FD)
+	maxControlLen = 4096 // for the descriptors of one message; the kernel permits 253 (SCM_MAX_FD)
 )
 
 // exchange is a connection to the bus that can receive descriptors, for calls one after the other. Any user may send

@@ -30,9 +30,10 @@
 // form a [Train]. The index of a datagram in its train is its IPv4 identification, which its
 // ICRC covers. The shell passes the trains to the network, which may
 // accept only some, and reports the number to [QP.Finish], which completes the finished
-// requests. Datagrams that were not accepted are built again with the same PSN. A
-// message that does not become a datagram (dropped, failed, or looped back to
-// this device) becomes the [Tail] of the batch; there is at most one.
+// requests. Datagrams that were not accepted are built again, with the same PSNs unless
+// another queue or the fast path has taken some since ([PSNs]). A message that does not become a
+// datagram (dropped, failed, or looped back to this device) becomes the [Tail] of the batch;
+// there is at most one.
 //
 // Package segment cuts a large send ([hca.LSO]) and fills in checksums
 // ([hca.SendIPCsum]). The headers that it writes are in memory of the batch, and the rest

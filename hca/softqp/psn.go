@@ -6,7 +6,8 @@ import "sync/atomic"
 const psnMask = 0xffffff
 
 // PSNs are the packet sequence numbers of a queue pair. All its queues take them from one counter, and so does a fast path, whose
-// programs share the memory of the counter: no two packets of the queue pair have the same number before they wrap.
+// programs share the memory of the counter: no two packets of the queue pair have the same number before they wrap. A change of
+// the next number, or of the memory, needs the send sides of all queues.
 type PSNs struct {
 	next *uint32 // changed by atomic operations; its low 24 bits are the next number
 }
@@ -14,7 +15,7 @@ type PSNs struct {
 // NewPSNs returns the numbers from 0 on.
 func NewPSNs() *PSNs { return &PSNs{new(uint32)} }
 
-// Move moves the counter to other memory. The caller has locked the send sides of all queues.
+// Move moves the counter to other memory.
 func (p *PSNs) Move(to *uint32) {
 	atomic.StoreUint32(to, p.value())
 	p.next = to

@@ -37,9 +37,9 @@ var families = []family{{"IPv4", nstest.IPv4}, {"IPv6", nstest.IPv6}}
 
 // A daemon on rxe and one with the software HCA exchange IPv4 and IPv6 messages and
 // streams of large frames, over an IPv4 and an IPv6 underlay and with every IB MTU,
-// without loss of messages in either direction, and every frame on the wire is correct, also those that the fast path of
-// the software HCA has built. Each kernel has every second
-// pair of an MTU and an underlay, and the other one has the rest; the long form has all on both.
+// without loss of messages in either direction, and every frame on the wire is correct, also
+// those that the fast path of the software HCA has built. Each kernel has every second pair of an
+// MTU and an underlay, and the other one has the rest; the long form has all on both.
 func TestRxeWithSoftwareHCA(t *testing.T) {
 	if guest.Enter(t) {
 		return

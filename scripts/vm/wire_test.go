@@ -81,8 +81,8 @@ func verifyWire(tb testing.TB, c *nstest.Capture, reordered ...netip.Addr) wire 
 // psnOrder checks the PSNs of a queue pair in the order in which they were captured. Each must be
 // within maxPSNStep of the highest one so far, and none may repeat. To one destination each must be
 // ahead of the last one, unless the sender's packets may be reordered: the kernel of an rxe device
-// delays those to a neighbour whose address it resolves, and a fast path sends between the numbering of other packets and their
-// departure.
+// delays those to a neighbour whose address it resolves, and a fast path sends between the numbering
+// of other packets and their departure.
 type psnOrder struct {
 	reordered bool
 	highest   uint32

@@ -95,7 +95,7 @@ func (s *gates) start() (err error) {
 	case noIPsec == nil:
 		s.ipsec = s.policies()
 		s.ended.Go(func() {
-			s.review(ctx)
+			s.review(ctx) // until they are known, if that failed
 			policies.Follow(ctx, always, func() { s.review(ctx) })
 		})
 	case !errors.Is(noIPsec, unix.EPROTONOSUPPORT): // the kernel may have IPsec

@@ -100,9 +100,7 @@ type State struct {
 	Up      bool   // administratively up and with carrier
 	MTU     int    // of the underlay, bytes of IP packet
 	MAC     [6]byte
-	// Ethernet: packets have an Ethernet header, unlike those of a tunnel.
-	Ethernet bool
-	Addrs    []netip.Addr // usable unicast addresses, in a stable order: link-local IPv6, IPv4, other IPv6
+	Addrs   []netip.Addr // usable unicast addresses, in a stable order: link-local IPv6, IPv4, other IPv6
 }
 
 // SortAddrs sorts addresses in the order of State.Addrs.

@@ -19,7 +19,7 @@ func (t *Transport) AddGate(spec transport.GateSpec) (transport.Gate, error) {
 	switch {
 	case t.fast == nil:
 		return nil, fmt.Errorf("%w: the fast path was not loaded", errors.ErrUnsupported)
-	case !t.watch.State().Ethernet:
+	case !t.watch.ethernet:
 		return nil, fmt.Errorf("%w: the underlay has no Ethernet header", errors.ErrUnsupported)
 	}
 	below, err := t.fast.Gate(bpf.GateSpec{

@@ -41,7 +41,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i, cfg.Netdev, err)
 		}
 		t.rx = newReceiver(recv, first.rx.reserve)
-		t.tx = newSender(send, first.watch.State().Index, first.watch)
+		t.tx = newSender(send, first.watch.index, first.watch)
 		lanes = append(lanes, t)
 	}
 	return lanes, nil

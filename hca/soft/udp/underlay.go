@@ -17,7 +17,6 @@ func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
 	carrier := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
 	s := transport.State{
 		Name: link.Name, Index: link.Index, Present: true, Up: link.Flags&net.FlagUp != 0 && carrier, MTU: link.MTU,
-		Ethernet: link.EncapType == "ether",
 	}
 	copy(s.MAC[:], link.HardwareAddr)
 	for i := range addrs {

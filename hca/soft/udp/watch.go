@@ -21,7 +21,10 @@ import (
 
 // watcher monitors one netdev. Its goroutine ends with Close.
 type watcher struct {
-	index  int
+	index int
+	// ethernet: packets of the netdev have an Ethernet header, unlike those of a tunnel. It does not change.
+	ethernet bool
+
 	ns     *os.File // the network namespace in which the netdev was found
 	list   lister   // used only by the goroutine, once it runs
 	events *kernel.Notifications
@@ -46,7 +49,12 @@ func newWatcher(netdev string) (*watcher, error) {
 	if err != nil {
 		return nil, linkError(err)
 	}
-	return startWatcher(link.Attrs().Index, listState)
+	w, err := startWatcher(link.Attrs().Index, listState)
+	if err != nil {
+		return nil, err
+	}
+	w.ethernet = link.Attrs().EncapType == "ether"
+	return w, nil
 }
 
 // startWatcher subscribes before it lists, so that it misses no change.

@@ -2,8 +2,8 @@
 
 /* The fast path: small unicast frames between a TAP and the underlay of a software HCA, without the
  * daemon. send, at the TAP's egress, makes a RoCEv2 packet of a frame; receive, at the underlay's
- * ingress, makes a frame of a packet. What they do not carry continues on its way to the daemon, unless the
- * kernel has no memory. doc.go describes the conditions. */
+ * ingress, makes a frame of a packet. What they do not carry goes to the daemon, unless the kernel has no
+ * memory. doc.go describes the conditions. */
 #include "common.h"
 #include "flow.h"
 
@@ -46,7 +46,8 @@ enum verdict {
 	LOST,     /* the kernel had no memory */
 	CLOSED,   /* the gate is closed */
 	LENGTH,   /* too long, too short, or to be cut */
-	KIND,     /* not TCP, UDP or an ICMP echo, or with options or fragments, or of interest to the daemon */
+	KIND,     /* not TCP, UDP or an ICMP echo, or with options or fragments, or of interest to the daemon, or a frame
+		   * that the kernel does not let programs change */
 	STRANGER, /* not from the TAP's own MAC, or no peer, or one without a route */
 	ORDER,    /* an earlier one of the flow may still be on its way through the daemon */
 	HEADER,   /* a header that the daemon examines and counts */
@@ -56,7 +57,8 @@ enum verdict {
 
 #define CACHE_LINE 64
 
-/* A queue pair. The daemon writes it; but for psn, the programs read it between two changes of running. */
+/* A queue pair. The daemon writes all fields but psn, from which both take numbers. A program reads them between its two
+ * changes of running. */
 struct fast_qp {
 	__u32 open;              /* the gate */
 	__u32 netdev, underlay;  /* indexes of the TAP and of the underlay */
@@ -68,7 +70,7 @@ struct fast_qp {
 	__u8 addr[ADDR_LEN];     /* that of the GID; an IPv4 address as IPv6 maps it */
 	__u8 mac[MAC_LEN];       /* of the TAP */
 	__u16 ports[LANES];      /* UDP source ports, in network order */
-	/* Lanes that have been empty once since the gate was added, as bits: earlier frames were not counted. */
+	/* Bits of the lanes that have been empty since the gate was added: frames from before were not counted. */
 	__u32 tx_ready, rx_ready;
 } __attribute__((aligned(CACHE_LINE)));
 
@@ -77,7 +79,6 @@ struct fast_peer {
 	__u32 open;
 	__u32 qp; /* whose peer it is */
 	__u32 num, qkey;
-	__u32 flow_label;
 	__u8 traffic_class, hop_limit;
 	__u8 mac[MAC_LEN];
 	__u8 addr[ADDR_LEN];
@@ -294,10 +295,15 @@ static __always_inline __s64 udp_sum(const __u8 *b, __be16 family, __u32 end)
 	return fold((__u64)pseudo + headers + rest);
 }
 
-/* dhcp reports whether a datagram may be DHCP, which the daemon translates. */
-static __always_inline int dhcp(const __be16 *ports, __be16 server, __be16 client)
+static __always_inline int dhcp_port(__be16 port)
 {
-	return ports[0] == server || ports[0] == client || ports[1] == server || ports[1] == client;
+	return port == bpf_htons(67) || port == bpf_htons(68) || port == bpf_htons(546) || port == bpf_htons(547);
+}
+
+/* dhcp reports whether a datagram may be DHCP or DHCPv6, which are the daemon's. */
+static __always_inline int dhcp(const __be16 *ports)
+{
+	return dhcp_port(ports[0]) || dhcp_port(ports[1]);
 }
 
 /* transports reports whether the fast path carries a protocol with n bytes. */
@@ -307,9 +313,7 @@ static __always_inline int transports(const __u8 *l4, __u8 protocol, __u32 n, __
 	case PROTO_TCP:
 		return n >= 20;
 	case PROTO_UDP:
-		if (type == bpf_htons(TYPE_IPV4))
-			return n >= UDP_LEN && !dhcp((__be16 *)l4, bpf_htons(67), bpf_htons(68));
-		return n >= UDP_LEN && !dhcp((__be16 *)l4, bpf_htons(547), bpf_htons(546));
+		return n >= UDP_LEN && !dhcp((__be16 *)l4);
 	case PROTO_ICMP:
 		return type == bpf_htons(TYPE_IPV4) && n >= 8 && (l4[0] == 8 || l4[0] == 0);
 	case PROTO_ICMP6:
@@ -359,7 +363,7 @@ static __always_inline int complete(__u8 *l4, __u32 check, __s64 addrs, __u8 pro
 	return 0;
 }
 
-/* complete_packet does so for a packet of n bytes that is carried. */
+/* complete_packet does the same for a packet of n bytes that can be carried. */
 static __always_inline int complete_packet(__u8 *p, __be16 type, __u32 n)
 {
 	__u8 protocol;
@@ -439,7 +443,7 @@ static __always_inline void put_outer(struct work *w, const struct fast_peer *to
 	ipoib->zero = 0;
 }
 
-/* finish_outer replaces the ones by what the packet is sent with. It returns a negative error. */
+/* finish_outer replaces the ones with the values that are sent. It returns a negative error. */
 static __always_inline int finish_outer(struct work *w, const struct fast_peer *to, __be16 family, __u32 end)
 {
 	__u8 *b = w->s->b;
@@ -460,7 +464,7 @@ static __always_inline int finish_outer(struct work *w, const struct fast_peer *
 	} else {
 		struct outer_ipv6 *ip = (void *)(b + AT_IPV6);
 
-		ip->version = bpf_htonl(6u << 28 | (__u32)to->traffic_class << 20 | (to->flow_label & 0xfffff));
+		ip->version = bpf_htonl(6u << 28 | (__u32)to->traffic_class << 20);
 		ip->hops = to->hop_limit;
 	}
 	/* Without a checksum, the packets of a flow would not stay in order at a receiver that joins them
@@ -473,10 +477,10 @@ static __always_inline int finish_outer(struct work *w, const struct fast_peer *
 	return 0;
 }
 
-/* replace replaces the frame by the packet from b on, of n bytes. It returns LENGTH if the kernel refuses to change such a
- * frame, which is as before, or LOST. The checksum of the frame may be partial. Removing bytes in front moves its start
- * before the data, so that the kernel forgets it (skb_postpull_rcsum). */
-#define SHIFT 64 /* more than a TCP checksum is from the start of any frame */
+/* replace replaces the frame with the n bytes at b. It returns KIND, and leaves the frame as it was, if the kernel refuses to
+ * change it, or LOST. The checksum of the frame may be partial: removing bytes at its front moves the start of the
+ * checksum before the data, so the kernel drops it (skb_postpull_rcsum). */
+#define SHIFT 64 /* more than the offset of the transport header in any frame that is carried */
 static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family, __be16 type, const __u8 *b, __u32 n)
 {
 	__u32 len = ETHER_LEN + n + SHIFT;
@@ -484,7 +488,7 @@ static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family
 	if (type != family) /* bpf_skb_change_proto adds or removes the difference */
 		len += family == bpf_htons(TYPE_IPV4) ? IPV6_LEN - IPV4_LEN : IPV4_LEN - IPV6_LEN;
 	if (bpf_skb_change_tail(skb, len, 0)) /* first: it refuses frames of tunnels */
-		return LENGTH;
+		return KIND;
 	if (type != family && bpf_skb_change_proto(skb, family, 0))
 		return LOST;
 	if (bpf_skb_adjust_room(skb, -SHIFT, BPF_ADJ_ROOM_MAC, 0))
@@ -512,7 +516,7 @@ static __always_inline __u32 bucket_of(const struct fast_qp *qp, __u32 lane, __u
 	return bounded(lane * qp->buckets + (hash & (qp->buckets - 1)), FLOWS);
 }
 
-/* in_order reports whether the daemon has passed on everything that it was left of a flow. */
+/* in_order reports whether the daemon has passed on all packets of a flow that were left to it. */
 static __always_inline int in_order(const struct fast_flows *f, __u32 bucket)
 {
 	return *(volatile __u32 *)&f->left[bucket] == *(volatile __u32 *)&f->passed[bucket];
@@ -534,8 +538,7 @@ static __always_inline int tracked(struct __sk_buff *skb, const struct flow *f)
 	case PROTO_ICMP:
 		return 1;
 	case PROTO_UDP:
-		return !bpf_skb_load_bytes(skb, f->l4, ports, sizeof(ports)) && !dhcp(ports, bpf_htons(67), bpf_htons(68)) &&
-		       !dhcp(ports, bpf_htons(547), bpf_htons(546));
+		return !bpf_skb_load_bytes(skb, f->l4, ports, sizeof(ports)) && !dhcp(ports);
 	case PROTO_ICMP6:
 		return !bpf_skb_load_bytes(skb, f->l4, &type, sizeof(type)) && (type == 128 || type == 129);
 	}
@@ -574,7 +577,9 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	enum verdict v;
 	__be16 family;
 
-	if (skb->gso_size || skb->vlan_present || len < ETHER_LEN + IPV4_LEN || n > qp->max || n > MAX_PACKET)
+	if (skb->vlan_present)
+		return KIND;
+	if (skb->gso_size || len < ETHER_LEN + IPV4_LEN || n > qp->max || n > MAX_PACKET)
 		return LENGTH;
 	len = bounded(len, ROOM);
 	if (len < ETHER_LEN || len > ETHER_LEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
@@ -595,7 +600,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 		return ORDER;
 	*(__u64 *)(b + AT_PACKET + bounded(n, SUM_ROOM)) = 0; /* the checksum and the padding read it */
 	if (complete_packet(b + AT_PACKET, type, n))
-		return LENGTH;
+		return KIND;
 	pad = -n & 3;
 	end = AT_PACKET + n + pad;
 	family = family_of(qp->addr);
@@ -603,7 +608,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	*(__u32 *)(b + bounded(end, ROOM)) = icrc(b, family, end);
 	end += ICRC_LEN;
 	if (finish_outer(w, to, family, end))
-		return LENGTH;
+		return KIND;
 	v = family == bpf_htons(TYPE_IPV4) ? replace(skb, family, type, b + AT_IPV4, end - AT_IPV4)
 					   : replace(skb, family, type, b + AT_IPV6, end - AT_IPV6);
 	if (v == CARRIED) {
@@ -650,7 +655,7 @@ static __always_inline struct fast_counts *counts_of(__u32 slot)
 	return bpf_map_lookup_elem(&counts, &at);
 }
 
-/* count_sent counts how a frame ended. */
+/* count_sent counts how a frame ended, and the packets that are left to the daemon. */
 static __always_inline void count_sent(struct work *w, enum verdict v, struct flow f, __u32 len)
 {
 	struct fast_counts *c = counts_of(w->slot);
@@ -881,7 +886,7 @@ static long leave_segment(__u32 i, struct train *t)
 	return 0;
 }
 
-/* count_received counts how a packet, or a train, ended. */
+/* count_received counts how a packet, or a train, ended, and the packets that are left to the daemon. */
 static __always_inline void count_received(struct work *w, const struct headers *h, enum verdict v)
 {
 	struct __sk_buff *skb = w->skb;

@@ -40,13 +40,13 @@ type fastFastPeer struct {
 	Qp           uint32
 	Num          uint32
 	Qkey         uint32
-	FlowLabel    uint32
 	TrafficClass uint8
 	HopLimit     uint8
 	Mac          [6]uint8
 	Addr         [16]uint8
 	HopFamily    uint32
 	Hop          [16]uint8
+	_            [4]byte
 	TxPackets    uint64
 	TxBytes      uint64
 	RxPackets    uint64

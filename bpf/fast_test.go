@@ -105,6 +105,8 @@ func TestFastPathLeavesFrames(t *testing.T) {
 			{"DHCP", v4(17, udp(68, 67)), nil, skBuff{}, bpf.FastKind},
 			{"DHCP from a server", v4(17, udp(67, 1068)), nil, skBuff{}, bpf.FastKind},
 			{"DHCPv6", v6(17, udp(546, 547)), nil, skBuff{}, bpf.FastKind},
+			{"a port of DHCPv6 in IPv4", v4(17, udp(1, 546)), nil, skBuff{}, bpf.FastKind},
+			{"a port of DHCP in IPv6", v6(17, udp(67, 1)), nil, skBuff{}, bpf.FastKind},
 			{"ICMP but no echo", v4(1, []byte{3, 0, 0, 0, 0, 0, 0, 0}), nil, skBuff{}, bpf.FastKind},
 			{"neighbour discovery", v6(58, append([]byte{135}, make([]byte, 31)...)), nil, skBuff{}, bpf.FastKind},
 			{"IPv6 fragment", v6(44, make([]byte, 40)), nil, skBuff{}, bpf.FastKind},

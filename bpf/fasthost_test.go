@@ -51,7 +51,6 @@ type fastHost struct {
 const (
 	trafficClass = 0x28
 	hopLimit     = 63
-	flowLabel    = 0x12345
 )
 
 // keys are those of all hosts.
@@ -124,7 +123,7 @@ func twoFastHosts(t *testing.T, addrs [2]string) (a, b *fastHost) {
 // asPeer describes the host to another one.
 func (h *fastHost) asPeer() bpf.FastPeer {
 	return bpf.FastPeer{
-		MAC: h.MAC, Addr: h.Addr, Hop: h.Addr, Num: h.Num, QKey: h.QKey, TrafficClass: trafficClass, HopLimit: hopLimit, FlowLabel: flowLabel,
+		MAC: h.MAC, Addr: h.Addr, Hop: h.Addr, Num: h.Num, QKey: h.QKey, TrafficClass: trafficClass, HopLimit: hopLimit,
 	}
 }
 
@@ -216,7 +215,7 @@ func (p *packet) bytes() []byte {
 		putChecksum(ip, 20, 6)
 		return append(append(ether, 0x08, 0x00), ip...)
 	}
-	ip := ipv6Packet(p.src, p.dst, trafficClass, flowLabel, hopLimit, 17, udp)
+	ip := ipv6Packet(p.src, p.dst, trafficClass, 0, hopLimit, 17, udp)
 	putChecksum(ip, 40, 6)
 	return append(append(ether, 0x86, 0xdd), ip...)
 }

@@ -46,7 +46,6 @@ type FastPeer struct {
 	Hop                    netip.Addr // on the way there: a router, or the peer itself; invalid: nothing is sent
 	Num, QKey              uint32
 	TrafficClass, HopLimit uint8
-	FlowLabel              uint32 // 20 bits
 }
 
 type fastPeer struct {
@@ -137,7 +136,7 @@ func (g *Gate) SetPeer(peer FastPeer) error {
 		return err
 	}
 	p := fastFastPeer{
-		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, FlowLabel: peer.FlowLabel, TrafficClass: peer.TrafficClass,
+		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, TrafficClass: peer.TrafficClass,
 		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(),
 	}
 	setHop(&p, peer.Hop)

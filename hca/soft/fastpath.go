@@ -41,7 +41,8 @@ var (
 	_ hca.FastPath        = (*fastPath)(nil)
 )
 
-// defaultHops is the TTL of packets for which an address handle does not choose one.
+// defaultHops is the hop limit of packets on the fast path for which an address handle does not choose one. The sockets use the
+// system's default then.
 const defaultHops = 64
 
 // CreateFastPath implements [hca.FastPathCreator].
@@ -227,7 +228,7 @@ func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
 	}
 	p := transport.GatePeer{
 		MAC: mac, Addr: ah.spec.DGID.Addr(), Num: to.QPN, QKey: to.QKey,
-		TrafficClass: ah.spec.Traffic, HopLimit: ah.spec.HopLimit, FlowLabel: ah.spec.FlowLabel,
+		TrafficClass: ah.spec.Traffic, HopLimit: ah.spec.HopLimit,
 	}
 	if p.HopLimit == 0 {
 		p.HopLimit = defaultHops

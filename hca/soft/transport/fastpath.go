@@ -10,10 +10,10 @@ import (
 // FastPaths is a [Transport] beside which the kernel can carry small messages of QPs. Its methods may be called from
 // any goroutine.
 type FastPaths interface {
-	// AddGate adds a QP, whose gate is closed. It may wait for the kernel's lock of all interfaces. Errors:
-	// errors.ErrUnsupported if there is no fast path, hca.ErrNoMemory if too many QPs have one, the system's.
+	// AddGate adds a QP, whose gate is closed. Errors: errors.ErrUnsupported if there is no fast path, hca.ErrNoMemory if too
+	// many QPs have one, hca.ErrClosed, the system's.
 	AddGate(spec GateSpec) (Gate, error)
-	// WhenEmpty makes Recv call f whenever it finds no datagram. f must not block. nil: no more.
+	// WhenEmpty makes Recv call f whenever it finds no datagram. f must not block.
 	WhenEmpty(f func())
 }
 
@@ -33,14 +33,13 @@ type GatePeer struct {
 	Num                    hca.QPN
 	QKey                   hca.QKey
 	TrafficClass, HopLimit uint8
-	FlowLabel              uint32
 }
 
 // Gate is a QP on the fast path, which carries messages while the gate is open. One goroutine at a time may call its methods,
-// if they do not say otherwise.
+// unless they say otherwise.
 type Gate interface {
-	// Open opens the gate, which is closed, for a Q_Key and a P_Key. Messages that could overtake others of their flow continue on
-	// their way through the device; see Sent and Received.
+	// Open opens the gate, which is closed, for a Q_Key and a P_Key. Messages that could overtake others of their flow still go
+	// through the device; see Sent and Received.
 	Open(qkey hca.QKey, pkey hca.PKey)
 	// PSN returns the counter of packet sequence numbers, whose low 24 bits are the next one. The device and the fast path take
 	// numbers from it by atomic operations. It is the gate's until Close.

@@ -45,13 +45,7 @@ func tooMany(err error) error {
 }
 
 // WhenEmpty implements transport.FastPaths.
-func (t *Transport) WhenEmpty(f func()) {
-	if f == nil {
-		t.rx.empty.Store(nil)
-		return
-	}
-	t.rx.empty.Store(&f)
-}
+func (t *Transport) WhenEmpty(f func()) { t.rx.empty.Store(&f) }
 
 // gate is a [transport.Gate] of a transport.
 type gate struct {
@@ -122,7 +116,7 @@ func (g *gate) SetPeer(p transport.GatePeer) error {
 	defer g.mu.Unlock()
 	return tooMany(g.Gate.SetPeer(bpf.FastPeer{
 		MAC: p.MAC, Addr: p.Addr, Hop: g.of.hops(g.addr, p.Addr)[p.Addr], Num: uint32(p.Num), QKey: uint32(p.QKey),
-		TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
+		TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
 	}))
 }
 

@@ -88,7 +88,7 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
 	{unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, MulticastTTL},
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
-	{unix.SOL_IPV6, unix.IPV6_AUTOFLOWLABEL, 0}, // the address handle's, as on the fast path: routers may hash it
+	{unix.SOL_IPV6, unix.IPV6_AUTOFLOWLABEL, 0}, // 0, as on the fast path: routers may hash it
 }
 
 // openReceiver creates the receiving socket of a lane. It returns ErrPortTaken if another process uses

@@ -22,17 +22,17 @@
 //
 // # The fast path
 //
-// A frame that takes the way through the daemon wakes two processes. [FastPath] carries small unicast frames between a TAP
+// A frame that goes through the daemon wakes a process on each host. [FastPath] carries small unicast frames between a TAP
 // and the underlay of a software HCA in the kernel, as the packets that the HCA sends itself, byte for byte. The
 // program for the egress of the TAP builds the headers and the ICRC, and leaves the MAC of the next hop to the kernel
 // (bpf_redirect_neigh). The program for the ingress of the underlay makes all checks that the HCA makes, and passes the
-// frame to the host. Whatever they do not carry continues on its way to the daemon as it is:
+// frame to the host. What they do not carry goes to the daemon unchanged, except for what is lost:
 //
 //	verdict   | from the host                               | from the underlay
 //	carried   | TCP, UDP, ICMP echo; unicast, no options, no fragments, no DHCP; at most GateSpec.MaxPacket bytes
 //	closed    | the gate is closed
 //	length    | too long, or to be cut                      | too long, or several packets that the kernel has joined
-//	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast
+//	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast, a VLAN tag
 //	stranger  | from a MAC that is not the TAP's; to no peer, or one without a route | not from a peer
 //	order     | an earlier one may still be on its way through the daemon
 //	header    |                                             | another P_Key, Q_Key, destination, opcode ...
@@ -54,19 +54,19 @@
 // packet waits until the poll that received it ends, while the daemon may deliver a later one; and a queueing
 // discipline of the TAP that delays frames for longer than a lost one is waited for.
 //
-// Packets of the fast path meet neither the firewall rules for local packets of the underlay nor its IPsec policies, in
-// either direction.
+// Packets on the fast path bypass the firewall rules for local packets of the underlay, and its IPsec policies, in both
+// directions.
 //
 // All netdevs of a FastPath are in one network namespace, because programs know them by their index.
 //
 // # Privileges
 //
-// Loading programs takes capabilities with which a process can read all memory of the machine. Using
-// loaded programs takes neither these nor, except for the fast path, bpf(2). So [Load] returns only descriptors. A process can drop
-// its privileges, execute a program and pass them to it, and there [Open] makes [Programs] of them. It
-// cannot load more later. So each TAP has a filter of its own, a program of seven instructions, and Load
-// loads as many of them as the caller asks for. They continue, by a tail call, in the program that does
-// the work.
+// Loading programs requires capabilities with which a process can read all memory of the machine. Using
+// loaded programs requires none of them, and only the fast path still needs bpf(2). So [Load] returns only
+// descriptors. A process can pass them to the program that it executes after it has dropped its privileges,
+// where [Open] returns [Programs]. It cannot load more later. So each TAP has a filter of its own, a program
+// of seven instructions, and Load loads as many of them as the caller asks for. They continue, by a tail
+// call, in the program that does the work.
 //
 // # Lifetime
 //
@@ -74,7 +74,7 @@
 // holds a reference. But the map by which a filter finds the program that does the work becomes empty
 // when no process has it open. Then the filter passes every frame. A TAP outlives its daemon, and so do its two
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
-// exits must remove its own. Package link does both. The programs of the fast path end with their process in the same way.
+// exits must remove its own. Package link does both. The programs of the fast path also stop working when their process ends.
 //
 // # Counts
 //
@@ -88,6 +88,6 @@
 // amd64 and arm64 only), and generates the Go files that embed them (bpf2go). The results are
 // committed, so building the daemon does not require clang; a test checks that they are up to date.
 // The programs use only structures of the kernel's user-space API, so they do not need the type
-// information (BTF) of the running kernel. They load on Linux 5.8 and later, the fast path on 5.17; tests run them on the
-// host's kernel, and in guests with Linux 6.1 and 6.12.
+// information (BTF) of the running kernel. They load on Linux 5.8 and later, the fast path on 6.1 and
+// later unless the kernel is a real-time one. Tests run them on the host's kernel, and in guests with Linux 6.1 and 6.12.
 package bpf

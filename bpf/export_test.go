@@ -6,6 +6,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
+// FastRefused returns why a kernel has no fast path.
+var FastRefused = fastRefused
+
 // LoadBroken loads a program that reads beyond its context.
 func LoadBroken() error {
 	spec, err := loadFilter()

@@ -4,24 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 )
 
 // Verdict is how a program of the fast path ended with a frame from the host, or with a packet from the underlay.
 type Verdict int
 
-// Verdicts. All but FastCarried and FastLost leave the frame or packet to the daemon.
+// Verdicts, in the order of fast.h. All but FastCarried and FastLost leave the frame or packet to the daemon.
 const (
 	FastCarried  Verdict = iota
 	FastLost             // the kernel had no memory for it
 	FastClosed           // the gate was closed
 	FastLength           // too short, too long, or to be cut in segments
-	FastKind             // not TCP, UDP or an ICMP echo; or with options, a fragment, multicast, or DHCP
+	FastKind             // not TCP, UDP or an ICMP echo; or with options, a fragment, multicast, DHCP, or a VLAN tag
 	FastStranger         // from a MAC that is not the TAP's own; or no peer, or one without a route
 	FastOrder            // an earlier one of its flow may still be on its way through the daemon
 	FastHeader           // a header that the daemon examines and counts
@@ -38,7 +41,7 @@ const (
 	maxFastPeers = 4096
 )
 
-// Errors of a [FastPath]. Without the fast path, everything takes the way through the daemon.
+// Errors of a [FastPath]. Without it, all frames go through the daemon.
 var (
 	ErrNoGate = fmt.Errorf("the fast path serves at most %d queue pairs", maxGates)
 	ErrNoPeer = fmt.Errorf("the fast path serves at most %d peers", maxFastPeers)
@@ -51,12 +54,12 @@ type FastPath struct {
 	// belong to the FastPath. The caller attaches them.
 	AtNetdev, AtUnderlay int
 
-	err     error             // why no programs are loaded
-	qps     []fastFastQp      // mapped: an element for each gate
-	peers   []fastFastPeer    // mapped: an element for each peer
-	counts  []fastFastCounts  // mapped: an element for each gate of each CPU
-	running []fastFastRunning // mapped: an element for each CPU
-	orders  []fastFastOrder   // mapped: an element for each gate
+	err     error         // why no programs are loaded
+	qps     []fastQp      // mapped: an element for each gate
+	peers   []fastPeer    // mapped: an element for each peer
+	counts  []fastCounts  // mapped: an element for each gate of each CPU
+	running []fastRunning // mapped: an element for each CPU
+	orders  []fastOrder   // mapped: an element for each gate
 	maps    fastIndexes
 
 	attached sync.Map // indexes of netdevs
@@ -96,6 +99,14 @@ func LoadFastPath() (fds []int, err error) {
 }
 
 func loadFastPath() (*fastObjects, error) {
+	version, err := features.LinuxVersionCode()
+	if err != nil {
+		return nil, fmt.Errorf("find out the kernel's version: %w", err)
+	}
+	realTime, _ := os.ReadFile("/sys/kernel/realtime") // missing on other kernels
+	if err := fastRefused(version, string(realTime)); err != nil {
+		return nil, err
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, fmt.Errorf("count the CPUs: %w", err)
@@ -110,6 +121,19 @@ func loadFastPath() (*fastObjects, error) {
 	spec.Maps["counts"].MaxEntries, spec.Maps["running"].MaxEntries = uint32(maxGates*cpus), uint32(cpus)
 	objects := new(fastObjects)
 	return objects, load("fast", spec, objects)
+}
+
+// fastRefused returns why a kernel must not run the fast path although its verifier would accept it, or nil. Version is its
+// LINUX_VERSION_CODE.
+func fastRefused(version uint32, realTime string) error {
+	const oldest = 6<<16 | 1<<8
+	switch {
+	case version < oldest: // bpf_skb_adjust_room leaves a partial checksum that no longer fits the packet
+		return fmt.Errorf("%w: the fast path needs Linux 6.1 or later", ErrNotSupported)
+	case strings.TrimSpace(realTime) == "1": // scratch memory and turns assume that programs on a CPU do not interrupt each other
+		return fmt.Errorf("%w: the fast path does not work on a real-time kernel (PREEMPT_RT)", ErrNotSupported)
+	}
+	return nil
 }
 
 // crcTable returns the tables by which a CRC-32 takes eight bytes at a time.
@@ -139,11 +163,11 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 	}
 	p := &FastPath{AtNetdev: fds[0], AtUnderlay: fds[1]}
 	errs := make([]error, 9)
-	p.qps, errs[0] = mapped[fastFastQp](fds[3], maxGates)
-	p.peers, errs[1] = mapped[fastFastPeer](fds[4], maxFastPeers)
-	p.counts, errs[2] = mapped[fastFastCounts](fds[5], maxGates*cpus)
-	p.running, errs[3] = mapped[fastFastRunning](fds[6], cpus)
-	p.orders, errs[4] = mapped[fastFastOrder](fds[7], maxGates)
+	p.qps, errs[0] = mapped[fastQp](fds[3], maxGates)
+	p.peers, errs[1] = mapped[fastPeer](fds[4], maxFastPeers)
+	p.counts, errs[2] = mapped[fastCounts](fds[5], maxGates*cpus)
+	p.running, errs[3] = mapped[fastRunning](fds[6], cpus)
+	p.orders, errs[4] = mapped[fastOrder](fds[7], maxGates)
 	for i, m := range []**ebpf.Map{&p.maps.netdevs, &p.maps.nums, &p.maps.targets, &p.maps.sources} {
 		*m, errs[5+i] = ebpf.NewMapFromFD(fds[8+i])
 	}

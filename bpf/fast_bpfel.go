@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type fastFastCounts struct {
+type fastCounts struct {
 	_       structs.HostLayout
 	Tx      [9]uint64
 	Rx      [9]uint64
@@ -22,19 +22,25 @@ type fastFastCounts struct {
 	_       [32]byte
 }
 
-type fastFastFlows struct {
+type fastFlows struct {
 	_      structs.HostLayout
 	Left   [1024]uint32
 	Passed [1024]uint32
 }
 
-type fastFastOrder struct {
-	_  structs.HostLayout
-	Tx fastFastFlows
-	Rx fastFastFlows
+type fastNumKey struct {
+	_        structs.HostLayout
+	Underlay uint32
+	Num      uint32
 }
 
-type fastFastPeer struct {
+type fastOrder struct {
+	_  structs.HostLayout
+	Tx fastFlows
+	Rx fastFlows
+}
+
+type fastPeer struct {
 	_            structs.HostLayout
 	Open         uint32
 	Qp           uint32
@@ -54,7 +60,7 @@ type fastFastPeer struct {
 	_            [32]byte
 }
 
-type fastFastQp struct {
+type fastQp struct {
 	_        structs.HostLayout
 	Open     uint32
 	Netdev   uint32
@@ -75,16 +81,10 @@ type fastFastQp struct {
 	_        [44]byte
 }
 
-type fastFastRunning struct {
+type fastRunning struct {
 	_     structs.HostLayout
 	Turns uint64
 	_     [56]byte
-}
-
-type fastNumKey struct {
-	_        structs.HostLayout
-	Underlay uint32
-	Num      uint32
 }
 
 type fastScratch struct {

@@ -8,7 +8,7 @@ import (
 )
 
 // Flow returns the hash of the flow of a packet with an Ethernet type, as the programs compute it (flow.h): of its addresses,
-// protocol and ports. It returns 0 for packets whose order the programs do not track (fast.c): those that are not IP, or of a
+// protocol and ports. It returns 0 for packets whose order the programs do not track (order.h): those that are not IP, or of a
 // protocol that the fast path does not carry, neighbour discovery and DHCP. The packet may be truncated after the ports.
 func Flow(etherType uint16, packet []byte) uint32 {
 	const ipv4Header, ipv6Header = 20, 40

@@ -33,7 +33,7 @@ type Gate struct {
 	path   *FastPath
 	slot   uint32
 	spec   GateSpec
-	peers  map[[6]byte]fastPeer
+	peers  map[[6]byte]uint32     // by MAC: the slot of each
 	last   map[[6]byte]PeerCounts // of peers that are there when it is closed
 	closed atomic.Bool
 	tx, rx []*laneFlows // of each lane
@@ -46,11 +46,6 @@ type FastPeer struct {
 	Hop                    netip.Addr // on the way there: a router, or the peer itself; invalid: nothing is sent
 	Num, QKey              uint32
 	TrafficClass, HopLimit uint8
-}
-
-type fastPeer struct {
-	slot uint32
-	FastPeer
 }
 
 // PeerCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
@@ -69,7 +64,7 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	qp := fastFastQp{
+	qp := fastQp{
 		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
 		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
 	}
@@ -85,26 +80,43 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.qps[slot], p.orders[slot] = qp, fastFastOrder{}
-	g := &Gate{path: p, slot: slot, spec: spec, peers: map[[6]byte]fastPeer{}}
+	p.qps[slot], p.orders[slot] = qp, fastOrder{}
+	g := &Gate{path: p, slot: slot, spec: spec, peers: map[[6]byte]uint32{}}
 	for lane, n := 0, len(spec.Ports); lane < n; lane++ {
 		g.tx = append(g.tx, newLaneFlows(&p.orders[slot].Tx, &p.qps[slot].TxReady, lane, n))
 		g.rx = append(g.rx, newLaneFlows(&p.orders[slot].Rx, &p.qps[slot].RxReady, lane, n))
 	}
 	for cpu := range p.running {
-		*g.counted(cpu) = fastFastCounts{}
+		*g.counted(cpu) = fastCounts{}
 	}
-	if err = p.maps.netdevs.Update(qp.Netdev, slot, ebpf.UpdateNoExist); err == nil {
-		if err = p.maps.nums.Update(g.num(), slot, ebpf.UpdateNoExist); err != nil {
-			err = errors.Join(err, p.maps.netdevs.Delete(qp.Netdev))
-			p.settle()
-		}
-	}
-	if err != nil {
-		p.giveBack(&p.freeGates, slot)
+	if err := p.index(&p.freeGates, slot, entry{p.maps.netdevs, qp.Netdev}, entry{p.maps.nums, g.num()}); err != nil {
 		return nil, fmt.Errorf("add a queue pair to the fast path: %w", err)
 	}
 	return g, nil
+}
+
+// entry is a place in a map by which the programs find a slot.
+type entry struct {
+	in  *ebpf.Map
+	key any
+}
+
+// index makes a slot found by two entries, or by none of them. It gives the slot back after an error, unless the programs
+// may still find it.
+func (p *FastPath) index(free *[]uint32, slot uint32, a, b entry) error {
+	err := a.in.Update(a.key, slot, ebpf.UpdateNoExist)
+	if err == nil {
+		if err = b.in.Update(b.key, slot, ebpf.UpdateNoExist); err == nil {
+			return nil
+		}
+		undone := a.in.Delete(a.key)
+		p.settle() // a program may have found the slot before
+		if undone != nil {
+			return errors.Join(err, undone)
+		}
+	}
+	p.giveBack(free, slot)
+	return err
 }
 
 // Open opens the gate, which is closed.
@@ -135,28 +147,31 @@ func (g *Gate) SetPeer(peer FastPeer) error {
 	if err != nil {
 		return err
 	}
-	p := fastFastPeer{
+	p := fastPeer{
 		Open: 1, Qp: g.slot, Num: peer.Num, Qkey: peer.QKey, TrafficClass: peer.TrafficClass,
 		HopLimit: peer.HopLimit, Mac: peer.MAC, Addr: peer.Addr.As16(),
 	}
 	setHop(&p, peer.Hop)
 	g.path.peers[slot] = p
-	e := fastPeer{slot, peer}
-	if err = g.path.maps.targets.Update(g.target(e), slot, ebpf.UpdateNoExist); err == nil {
-		if err = g.path.maps.sources.Update(g.source(e), slot, ebpf.UpdateNoExist); err != nil {
-			err = errors.Join(err, g.path.maps.targets.Delete(g.target(e)))
-			g.path.settle()
-		}
-	}
-	if err != nil {
-		g.path.giveBack(&g.path.freePeers, slot)
+	if err := g.path.index(&g.path.freePeers, slot, g.target(&p), g.source(&p)); err != nil {
 		return fmt.Errorf("add a peer to the fast path: %w", err)
 	}
-	g.peers[peer.MAC] = e
+	g.peers[peer.MAC] = slot
 	return nil
 }
 
-func setHop(p *fastFastPeer, hop netip.Addr) {
+// target and source are the entries of a peer in the maps.
+func (g *Gate) target(p *fastPeer) entry {
+	return entry{g.path.maps.targets, fastTargetKey{Qp: g.slot, Mac: p.Mac}}
+}
+
+func (g *Gate) source(p *fastPeer) entry {
+	return entry{g.path.maps.sources, fastSourceKey{Qp: g.slot, Num: p.Num, Addr: p.Addr}}
+}
+
+func addrOf(p *fastPeer) netip.Addr { return netip.AddrFrom16(p.Addr).Unmap() }
+
+func setHop(p *fastPeer, hop netip.Addr) {
 	p.HopFamily, p.Hop = 0, [16]byte{}
 	switch copy(p.Hop[:], hop.AsSlice()); {
 	case hop.Is4():
@@ -168,24 +183,23 @@ func setHop(p *fastFastPeer, hop netip.Addr) {
 
 // Addrs returns the addresses of the peers.
 func (g *Gate) Addrs() (out []netip.Addr) {
-	for _, e := range g.peers {
-		out = append(out, e.Addr)
+	for _, slot := range g.peers {
+		out = append(out, addrOf(&g.path.peers[slot]))
 	}
 	return out
 }
 
 // Reroute sets the next hops of all peers to those that a function returns for their addresses.
 func (g *Gate) Reroute(hop func(to netip.Addr) netip.Addr) {
-	for mac, e := range g.peers {
-		was := e.Hop
-		if e.Hop = hop(e.Addr); e.Hop == was {
+	for _, slot := range g.peers {
+		p := &g.path.peers[slot]
+		var next fastPeer
+		if setHop(&next, hop(addrOf(p))); next.HopFamily == p.HopFamily && next.Hop == p.Hop {
 			continue
 		}
-		g.peers[mac] = e
-		p := &g.path.peers[e.slot]
 		atomic.StoreUint32(&p.Open, 0)
 		g.path.settle()
-		setHop(p, e.Hop)
+		p.HopFamily, p.Hop = next.HopFamily, next.Hop
 		atomic.StoreUint32(&p.Open, 1)
 	}
 }
@@ -197,19 +211,21 @@ func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
 		delete(g.last, mac)
 		return last, nil
 	}
-	e, ok := g.peers[mac]
+	slot, ok := g.peers[mac]
 	if !ok {
 		return PeerCounts{}, nil
 	}
-	atomic.StoreUint32(&g.path.peers[e.slot].Open, 0)
-	err = errors.Join(g.path.maps.targets.Delete(g.target(e)), g.path.maps.sources.Delete(g.source(e)))
+	p := &g.path.peers[slot]
+	atomic.StoreUint32(&p.Open, 0)
+	target, source := g.target(p), g.source(p)
+	err = errors.Join(target.in.Delete(target.key), source.in.Delete(source.key))
 	g.path.settle()
-	last = g.path.peerCounts(e.slot)
+	last = g.path.peerCounts(slot)
 	delete(g.peers, mac)
 	if err != nil { // the programs may still find the slot, which stays unused
 		return last, fmt.Errorf("remove a peer from the fast path: %w", err)
 	}
-	g.path.giveBack(&g.path.freePeers, e.slot)
+	g.path.giveBack(&g.path.freePeers, slot)
 	return last, nil
 }
 
@@ -218,11 +234,11 @@ func (g *Gate) PeerCounts(mac [6]byte) (c PeerCounts, ok bool) {
 	if last, closed := g.last[mac]; closed {
 		return last, true
 	}
-	e, ok := g.peers[mac]
+	slot, ok := g.peers[mac]
 	if !ok {
 		return PeerCounts{}, false
 	}
-	return g.path.peerCounts(e.slot), true
+	return g.path.peerCounts(slot), true
 }
 
 func (p *FastPath) peerCounts(slot uint32) PeerCounts {
@@ -237,13 +253,7 @@ func (g *Gate) num() fastNumKey {
 	return fastNumKey{Underlay: uint32(g.spec.Underlay), Num: g.spec.Num}
 }
 
-func (g *Gate) target(e fastPeer) fastTargetKey { return fastTargetKey{Qp: g.slot, Mac: e.MAC} }
-
-func (g *Gate) source(e fastPeer) fastSourceKey {
-	return fastSourceKey{Qp: g.slot, Num: e.Num, Addr: e.Addr.As16()}
-}
-
-func (g *Gate) counted(cpu int) *fastFastCounts { return &g.path.counts[cpu*maxGates+int(g.slot)] }
+func (g *Gate) counted(cpu int) *fastCounts { return &g.path.counts[cpu*maxGates+int(g.slot)] }
 
 // Counts returns the counts since the gate was added. Any goroutine may call it until Close.
 func (g *Gate) Counts() (c GateCounts) {

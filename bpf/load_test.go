@@ -50,3 +50,18 @@ func TestVerifierErrorHasItsLog(t *testing.T) {
 		}
 	}
 }
+
+// Old and real-time kernels have no fast path, whatever their verifier accepts.
+func TestFastRefused(t *testing.T) {
+	for _, c := range []struct {
+		version  uint32
+		realTime string
+		refused  bool
+	}{
+		{6<<16 | 1<<8, "", false}, {6<<16 | 18<<8 | 5, "0\n", false}, {5<<16 | 255<<8, "", true}, {6<<16 | 12<<8, "1\n", true},
+	} {
+		if err := bpf.FastRefused(c.version, c.realTime); errors.Is(err, bpf.ErrNotSupported) != c.refused {
+			t.Errorf("%x %q: %v", c.version, c.realTime, err)
+		}
+	}
+}

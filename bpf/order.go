@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	numFlows = len(fastFastFlows{}.Left)
+	numFlows = len(fastFlows{}.Left)
 
 	// A lane is examined lossLooks times, at least lossEvery apart; what is missing each time was lost. A frame reaches its
 	// lane within lossEvery unless the machine is starved.
@@ -29,7 +29,7 @@ type laneFlows struct {
 	last  time.Time // of the looks
 }
 
-func newLaneFlows(f *fastFastFlows, ready *uint32, lane, lanes int) *laneFlows {
+func newLaneFlows(f *fastFlows, ready *uint32, lane, lanes int) *laneFlows {
 	n := numFlows / lanes
 	first, end := lane*n, (lane+1)*n
 	return &laneFlows{

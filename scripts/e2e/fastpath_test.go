@@ -124,7 +124,7 @@ func TestFastPath(t *testing.T) {
 	eventually(t, repairLimit, "a host whose daemon was killed no longer answers", func() bool {
 		return a.Command("ping", "-n", "-c", "5", "-i", "0.05", "-W", "1", b.ip4()).Run() != nil
 	})
-	b.start("--fast-path=false")
+	b.start(slowPath)
 	b.waitCarrier()
 	a.waitReaches(b)
 	eventually(t, repairLimit, "the program at the underlay is removed", func() bool { return b.fastPrograms() == "" })
@@ -227,7 +227,8 @@ func (f *datagramFlood) stop(since time.Time) (last time.Duration, n int) {
 	return last, n
 }
 
-// The fast path follows the host's routes: it sends by the router of the present one, and nothing while there is none.
+// The fast path follows the host's routes, and the nexthop objects in them: it sends by the router of the present one, and nothing
+// while there is none.
 func TestFastPathFollowsRoutes(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -267,6 +268,17 @@ func TestFastPathFollowsRoutes(t *testing.T) {
 			if n := received() - before; n < 10 {
 				t.Errorf("the other router has received %d packets, want those of 10 pings", n)
 			}
+
+			// A nexthop object changes without a change of the route (nexthop_compat_mode of ip-sysctl.rst).
+			r.a.Run("sysctl", "-qw", "net.ipv4.nexthop_compat_mode=0")
+			r.a.Run("ip", c.family, "nexthop", "add", "id", "10", "via", r.gateway[0], "dev", nstest.Dev)
+			r.a.Run("ip", c.family, "route", "replace", "default", "nhid", "10")
+			r.a.waitFast(r.b)
+			r.a.Run("ip", c.family, "nexthop", "replace", "id", "10", "via", c.other, "dev", nstest.Dev)
+			before = received()
+			eventually(t, repairLimit, "the fast path follows the nexthop object", func() bool {
+				return r.a.carries(r.b) >= 20 && received()-before >= 10
+			})
 
 			r.a.Run("ip", c.family, "route", "del", "default")
 			sent := r.a.iface().Counters["fast_tx_packets"]

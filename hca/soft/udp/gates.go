@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca"
 	"ipoibd/link/kernel"
 )
 
@@ -38,7 +39,7 @@ func (s *gates) add(g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return errors.New("the transport is closed")
+		return hca.ErrClosed
 	}
 	if s.end == nil {
 		if err := s.start(); err != nil {
@@ -68,41 +69,37 @@ func (s *gates) all() (out []*gate) {
 
 // start subscribes before it reads, so that it misses no change. mu is held.
 func (s *gates) start() (err error) {
-	var routes, neighbours, policies *kernel.Notifications
-	var noIPsec error
+	var routes, neighbours *kernel.Notifications
 	entered := kernel.InNamespace(s.watch.ns, func() {
 		if routes, err = kernel.Subscribe(unix.NETLINK_ROUTE, routeGroups...); err != nil {
 			return
 		}
 		if neighbours, err = kernel.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_NEIGH); err != nil {
 			_ = routes.Close()
-			return
 		}
-		policies, noIPsec = kernel.Subscribe(unix.NETLINK_XFRM, policyGroup)
 	})
 	if err = errors.Join(entered, err); err != nil {
 		return fmt.Errorf("follow the kernel's routes and neighbours for the fast path: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	s.list, s.end = map[*gate]struct{}{}, end
-	always := func([]byte) bool { return true }
-	s.ended.Go(func() { routes.Follow(ctx, always, s.reroute) })
+	s.ended.Go(func() { routes.Follow(ctx, anything, s.reroute) })
 	s.ended.Go(func() {
 		s.rereadNeighbours(ctx)
 		neighbours.Follow(ctx, s.concerns, func() { s.rereadNeighbours(ctx) })
 	})
-	switch {
-	case noIPsec == nil:
+	policies, err := s.subscribePolicies()
+	if err == nil {
 		s.ipsec = s.policies()
-		s.ended.Go(func() {
-			s.review(ctx) // until they are known, if that failed
-			policies.Follow(ctx, always, func() { s.review(ctx) })
-		})
-	case !errors.Is(noIPsec, unix.EPROTONOSUPPORT): // the kernel may have IPsec
-		s.ipsec = fmt.Errorf("cannot find out whether there are IPsec policies: %w", noIPsec)
+	} else {
+		s.ipsec = unknownPolicies(err)
 	}
+	s.ended.Go(func() { s.followPolicies(ctx, policies) })
 	return nil
 }
+
+// anything makes each notification count.
+func anything([]byte) bool { return true }
 
 // close ends the goroutines. Idempotent.
 func (s *gates) close() {

@@ -20,6 +20,62 @@ var errIPsec = errors.New("the host has IPsec policies (`ip xfrm policy`), which
 // policyGroup is the multicast group of NETLINK_XFRM for changes of policies.
 const policyGroup = nl.XFRMNLGRP_POLICY
 
+// loadEvery is the pause after which the daemon looks again whether a kernel without IPsec has loaded it meanwhile. The kernel
+// may run modprobe at each look.
+const loadEvery = time.Minute
+
+// subscribePolicies subscribes to changes of policies.
+func (s *gates) subscribePolicies() (policies *kernel.Notifications, err error) {
+	entered := kernel.InNamespace(s.watch.ns, func() { policies, err = kernel.Subscribe(unix.NETLINK_XFRM, policyGroup) })
+	return policies, errors.Join(entered, err)
+}
+
+// unknownPolicies returns why gates stay shut after an error of subscribePolicies: nil if the kernel has no IPsec.
+func unknownPolicies(err error) error {
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
+	}
+	return fmt.Errorf("cannot find out whether there are IPsec policies: %w", err)
+}
+
+// followPolicies keeps all gates shut while there are IPsec policies, until ctx ends. policies is nil if there was an error.
+func (s *gates) followPolicies(ctx context.Context, policies *kernel.Notifications) {
+	for policies == nil {
+		pause := loadEvery
+		if s.refused() != nil {
+			pause = readAgain
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		var err error
+		if policies, err = s.subscribePolicies(); err != nil {
+			s.refuse(unknownPolicies(err))
+		}
+	}
+	s.review(ctx)
+	policies.Follow(ctx, anything, func() { s.review(ctx) })
+}
+
+// refused returns why all gates stay shut, or nil.
+func (s *gates) refused() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ipsec
+}
+
+// refuse keeps all gates shut for a reason. nil: for none.
+func (s *gates) refuse(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ipsec = why
+	for g := range s.list {
+		g.refuse(why)
+	}
+}
+
 // policies returns errIPsec if there are IPsec policies, or why that is unknown.
 func (s *gates) policies() (err error) {
 	entered := kernel.InNamespace(s.watch.ns, func() {
@@ -54,12 +110,7 @@ func blocksByDefault() bool {
 func (s *gates) review(ctx context.Context) {
 	for {
 		found := s.policies()
-		s.mu.Lock()
-		s.ipsec = found
-		for g := range s.list {
-			g.refuse(found)
-		}
-		s.mu.Unlock()
+		s.refuse(found)
 		if found == nil || errors.Is(found, errIPsec) {
 			return
 		}

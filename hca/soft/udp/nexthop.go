@@ -15,7 +15,9 @@ import (
 )
 
 // routeGroups are the multicast groups of NETLINK_ROUTE for what may change a next hop.
-var routeGroups = []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}
+var routeGroups = []int{
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP,
+}
 
 // reroute looks up the next hops of all peers again.
 func (s *gates) reroute() {
@@ -104,8 +106,11 @@ func nextHop(index int, from, to netip.Addr) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	r := &routes[0]
-	if r.LinkIndex != index || r.Type != unix.RTN_UNICAST {
+	switch {
+	case r.LinkIndex != index || r.Type != unix.RTN_UNICAST:
 		return netip.Addr{}, fmt.Errorf("look up the route to %s: none through the underlay", to)
+	case r.Encap != nil || r.NewDst != nil: // the programs would send packets without the encapsulation
+		return netip.Addr{}, fmt.Errorf("look up the route to %s: it encapsulates packets", to)
 	}
 	gateway := r.Gw
 	if via, ok := r.Via.(*netlink.Via); ok {

@@ -9,8 +9,8 @@ import (
 	linux "ipoibd/link/kernel"
 )
 
-// underlayProgram keeps the program of the fast path attached to the underlay of a software HCA. Without it, packets go through
-// the daemon. Calls of the kernel may wait for its rtnl lock, so they have a goroutine of their own.
+// underlayProgram attaches the program of the fast path to the underlay of a software HCA each time that the HCA is opened.
+// Without it, packets go through the daemon. System calls may wait for the kernel's rtnl lock, so they have a goroutine of their own.
 type underlayProgram struct {
 	path  *bpf.FastPath // nil: no fast path
 	log   *slog.Logger
@@ -34,7 +34,7 @@ func (p *underlayProgram) setUnderlay(index int) {
 // giveUp leaves the program to another process.
 func (p *underlayProgram) giveUp() { p.given.Store(true) }
 
-// run attaches the program until ctx ends, then removes it. Without a fast path it removes what a killed process left.
+// run attaches the program, and removes it when ctx ends. Without a fast path it removes what a killed process left.
 func (p *underlayProgram) run(ctx context.Context) {
 	attached := 0
 	for {
@@ -50,6 +50,9 @@ func (p *underlayProgram) run(ctx context.Context) {
 			} else if err := linux.AttachProgram(index, linux.Ingress, p.path.AtUnderlay); err != nil {
 				p.log.Warn("cannot attach the fast path to the underlay; packets go through the daemon", "err", err)
 			} else {
+				if attached != 0 && attached != index { // another netdev has the name of the underlay now
+					p.remove(attached)
+				}
 				attached = index
 				p.path.Attached(index)
 			}
@@ -59,6 +62,6 @@ func (p *underlayProgram) run(ctx context.Context) {
 
 func (p *underlayProgram) remove(index int) {
 	if err := linux.DetachProgram(index, linux.Ingress); err != nil {
-		p.log.Warn("cannot remove the fast path from the underlay; to try it, use 'tc filter del dev NAME ingress pref 60000'", "err", err)
+		p.log.Warn("cannot remove the fast path from the underlay; to remove it, run 'tc filter del dev NAME ingress pref 60000'", "index", index, "err", err)
 	}
 }

@@ -158,9 +158,9 @@ func (f *runFlags) confine(out io.Writer, s settings, userChosen bool) (*sandbox
 	return confined, loaded, err
 }
 
-// programs are the eBPF programs of the daemon. Each is nil if the configuration needs none.
+// programs are the eBPF programs of the daemon.
 type programs struct {
-	ofInterfaces *bpf.Programs
+	ofInterfaces *bpf.Programs // nil: not loaded
 	fastPath     *bpf.FastPath
 }
 
@@ -193,6 +193,8 @@ func openPrograms(c sandbox.Carried) (l programs, err error) {
 		l.fastPath = bpf.NoFastPath(errors.New(p.Err))
 	case len(p.Descriptors) > 0:
 		l.fastPath, err = bpf.OpenFastPath(p.Descriptors)
+	default: // a reload may ask for it
+		l.fastPath = bpf.NoFastPath(bpf.ErrNotLoaded)
 	}
 	return l, err
 }

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/bpf"
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/sandbox"
 )
 
 // configure parses flags of run and returns the configuration that they make.
@@ -214,5 +216,16 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s: exit code %d, %v; want %d", args, got, err, want)
 		}
 		cancel()
+	}
+}
+
+// A reload that asks for a fast path without the programs finds out why there is none.
+func TestUnloadedFastPathSaysWhy(t *testing.T) {
+	l, err := openPrograms(sandbox.Carried{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.fastPath.Gate(bpf.GateSpec{}); !errors.Is(err, bpf.ErrNotLoaded) {
+		t.Error(err)
 	}
 }

@@ -90,7 +90,7 @@ type Options struct {
 	// OpenRDMA opens an RDMA device of the kernel by its name; only config.KindRDMA uses it.
 	// It returns hca.ErrNoDevice if there is none, or if this program cannot open any.
 	OpenRDMA func(name string) (hca.Device, error)
-	FastPath *bpf.FastPath // for software HCAs with config.Soft.FastPath; nil: not loaded
+	FastPath *bpf.FastPath // for software HCAs with config.Soft.FastPath
 	Log      *slog.Logger
 }
 

@@ -53,7 +53,7 @@ type Options struct {
 	TakeOver    bool // continue the interfaces of a daemon that answers on the control socket
 	Sandbox     report.Sandbox
 	Programs    *bpf.Programs // for the interfaces with eBPF; nil: there are none
-	FastPath    *bpf.FastPath // for the devices that use it; nil: not loaded
+	FastPath    *bpf.FastPath // for the devices that use it
 	// Admit returns an error if the daemon, which has dropped privileges, cannot carry out a
 	// configuration; nil: it can carry out all.
 	Admit func(*config.Config) error

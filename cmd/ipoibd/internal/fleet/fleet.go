@@ -26,7 +26,7 @@ type Options struct {
 	// or this program cannot open RDMA devices.
 	OpenRDMA func(name string) (hca.Device, error)
 	Programs *bpf.Programs // for the interfaces with eBPF; nil: there are none
-	FastPath *bpf.FastPath // for the devices that use it; nil: not loaded
+	FastPath *bpf.FastPath // for the devices that use it
 	Journal  *journal.Journal
 	Log      *slog.Logger
 	// Lost is called once every interface of the configuration has failed, with the reasons. It does not block.

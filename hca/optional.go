@@ -8,8 +8,8 @@ import (
 
 // The interfaces in this file are optional capabilities of a backend. A wrapper of a
 // backend, such as package guard, implements all of them: it asks the backend through
-// the function next to the interface, which returns zero if the backend lacks the
-// capability.
+// the function next to the interface, which returns zero, or an error, if the backend
+// lacks the capability.
 
 // WireReporter is a [Device] that reports when its underlay cannot take packets.
 type WireReporter interface {
@@ -128,22 +128,22 @@ func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
 	return qp, []Queue{qp}, nil
 }
 
-// FastPathSpec says what a device may carry past the queues of a QP. The netdev's host is the only station behind it, and
-// may use any address: otherwise the user holds the fast path. The device decides up to which size it carries packets.
+// FastPathSpec describes the fast path of a QP. The user must hold the fast path while other stations than the host are behind
+// the netdev, or while the sources of frames must be checked. The device decides up to which length it carries packets.
 type FastPathSpec struct {
 	Netdev    int     // index of a TAP, in the device's network namespace
-	MAC       [6]byte // of the TAP; frames from others take their way through the queues
+	MAC       [6]byte // of the TAP; frames from other MACs use the queues
 	SGIDIndex int     // the QP's address
 }
 
 // FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, bypassing its queues. All others use the
-// queues. It carries only in RTS, and never lets a message overtake an earlier one of its flow. It assumes that a received
-// message has reached the host once the owner of the CQ polls again or waits. A verb that leaves RTS returns only after the
-// fast path has stopped. Any goroutine may call the methods. They do not wait for the network; SetPeer and RemovePeer make
-// system calls.
+// queues. It carries only in RTS. It does not carry a message while it knows of an earlier one of the same flow in the queues; one
+// that stays there too long counts as lost. It assumes that a received message has reached the host once the owner of the CQ
+// polls again or waits. A verb that leaves RTS returns only after the fast path has stopped. Any goroutine may call the methods.
+// They do not wait for the network; SetPeer and RemovePeer make system calls.
 type FastPath interface {
-	// SetPeer adds a peer that the netdev's host knows by a MAC, and that has no other MAC. The peer's messages have its QPN
-	// and address. The handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
+	// SetPeer adds a peer. The netdev's host knows it by this MAC and by no other. Messages from the peer have the QPN and the
+	// address of to, whose handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
 	// system's.
 	SetPeer(mac [6]byte, to UDDest) error
 	// RemovePeer removes a peer, if it is there, and returns its last counts, also after Close. Nothing is carried to it or
@@ -151,7 +151,8 @@ type FastPath interface {
 	RemovePeer(mac [6]byte) (last FastPathCounts, err error)
 	// PeerCounts returns the counts of a peer since SetPeer, also after Close, which removes no peers.
 	PeerCounts(mac [6]byte) (c FastPathCounts, ok bool)
-	// Hold makes all messages use the queues until as many calls of Release. Nothing is carried after its return.
+	// Hold makes all messages use the queues until Release was called as often as Hold. When it returns, nothing is carried any
+	// more.
 	Hold()
 	Release()
 	// Refused returns why the host does not let the fast path carry anything at present, or nil.
@@ -173,7 +174,7 @@ type FastPathCounts struct {
 // FastPathCreator is a [QP] whose device may have a fast path.
 type FastPathCreator interface {
 	// CreateFastPath begins to carry messages of the QP. A QP has one fast path at a time. Errors: errors.ErrUnsupported, ErrInvalid,
-	// ErrBusy, ErrClosed, the system's. May block.
+	// ErrBusy, ErrNoMemory if too many QPs have one, ErrClosed, ErrIO, the system's. May block.
 	CreateFastPath(spec FastPathSpec) (FastPath, error)
 }
 

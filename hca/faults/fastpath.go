@@ -6,7 +6,8 @@ import (
 	"ipoibd/hca"
 )
 
-// fastPath is a fast path that is held while the device has faults, which do not reach what it carries.
+// fastPath holds the backend's fast path while a fault is pending or in effect, because faults do not affect what the
+// kernel carries.
 type fastPath struct {
 	hca.FastPath
 	held bool // guarded by Device.mu
@@ -16,8 +17,8 @@ var _ hca.FastPathCreator = (*QP)(nil)
 
 // CreateFastPath implements [hca.FastPathCreator].
 func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
-	if err := q.dev.enter("create_fast_path"); err != nil {
-		return nil, err
+	if q.dev.gone.Load() {
+		return nil, wrap("create_fast_path", hca.ErrIO)
 	}
 	inner, err := hca.CreateFastPath(q.QP, spec)
 	if err != nil {

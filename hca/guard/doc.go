@@ -21,6 +21,9 @@
 //	NextEvent               | returns DEVICE_FATAL once, unless the backend's own
 //	                        | was delivered, then the Failure; ErrClosed once closed
 //
+// A fast path that was created before ([hca.FastPath]) still reaches the backend. It carries until it, or its
+// QP, is closed.
+//
 // Every [Failure] wraps only the sentinel [hca.ErrIO]. It does not wrap its cause, which
 // a caller could mistake for an error of the call.
 //

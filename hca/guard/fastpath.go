@@ -12,7 +12,7 @@ var _ hca.FastPathCreator = (*QP)(nil)
 
 // CreateFastPath implements [hca.FastPathCreator].
 func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
-	return ask(q.dev, verb{name: "create_fast_path", on: []*object{&q.object}}, func() (hca.FastPath, error) {
+	return create(q.dev, verb{name: "create_fast_path", on: []*object{&q.object}}, func() (hca.FastPath, error) {
 		inner, err := hca.CreateFastPath(q.inner, spec)
 		if err != nil {
 			return nil, err
@@ -21,7 +21,7 @@ func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
 	})
 }
 
-// SetPeer implements [hca.FastPath]. The handle is the backend's below.
+// SetPeer implements [hca.FastPath]. It passes on the backend's handle.
 func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
 	ah, ok := to.AH.(*AH)
 	if !ok || ah.dev != f.dev {

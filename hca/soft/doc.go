@@ -54,9 +54,10 @@
 // # The fast path
 //
 // A transport may let the kernel carry small messages of a QP between a TAP and the wire
-// ([transport.FastPaths]), past the queues and this package. The state of the QP is its gate: it
-// opens in RTS. It is shut before a verb changes that, as soon as an error has, and while the port is
-// down or lacks the QP's address or P_Key, or the device is paused. fastpath.go has the conditions.
+// ([transport.FastPaths]), past the queues and this package. The fast path has a gate, which is open
+// only while the QP is in RTS. The gate is shut before a verb changes that state, and as soon as an error
+// has changed it. It stays shut while the port is down or lacks the QP's address or P_Key, and while the
+// device is paused. fastpath.go has the conditions.
 // Messages of one flow stay in order: a queue reports the flow of each message once it was sent, or once the
 // owner of its completion has handled it.
 //

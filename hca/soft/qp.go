@@ -273,8 +273,8 @@ func (q *QP) purge() {
 	}
 }
 
-// Query implements [hca.QP]; it does not block. The packet sequence number is the first
-// queue's.
+// Query implements [hca.QP]; it does not block. The packet sequence number is that of all queues
+// and of the fast path.
 func (q *QP) Query() (hca.QPAttr, error) {
 	if err := q.usable(); err != nil {
 		return hca.QPAttr{}, verb("query_qp", q.num.String(), err)

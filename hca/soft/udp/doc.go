@@ -155,6 +155,13 @@
 // Descriptors are owned by os.File, whose Close first makes blocked calls return and then
 // waits until no call uses the descriptor, so no descriptor is reused during a call. The
 // descriptor of the sending socket is closed when the last call on it returns, after 10 ms
-// at most. Close closes the sockets first, then the memberships and netlink, and then waits for the
-// goroutine.
+// at most. Close closes the sockets, ends the goroutines of the gates, closes the memberships and
+// netlink, and then waits for the watcher.
+//
+// # The fast path
+//
+// From the first gate on ([Transport.AddGate]), goroutines follow the kernel's routes, its neighbours on
+// the underlay, and its IPsec policies. A peer whose next hop the kernel has not resolved gets nothing
+// from the fast path. While there are policies, or while the kernel does not say whether there are any,
+// all gates stay shut.
 package udp

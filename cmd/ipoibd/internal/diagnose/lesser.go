@@ -113,8 +113,8 @@ var hints = []rule{
 		"ipoibd run --ebpf=false",
 	}},
 	{"no_fast_path", Hint, served, noFastPath, noInterface, texts{
-		"the interface has no fast path, so the daemon carries all frames", "{refused}",
-		"fix the problem shown above and restart the daemon, or switch the fast path off",
+		"the fast path carries nothing, so the daemon carries all frames", "{refused}",
+		"fix the problem shown above (and, unless it is IPsec policies, restart the daemon), or switch the fast path off",
 		"ipoibd run --fast-path=false",
 	}},
 	{"one_socket", Hint, devices, noticed("one_socket"), nil, texts{

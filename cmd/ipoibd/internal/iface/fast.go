@@ -2,6 +2,7 @@ package iface
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,15 +15,15 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fast is the shell of the queue pair's fast path. It hands over the peers that the lanes know, and tells the peer table of
-// their traffic. It holds the fast path while the daemon must see all frames. Run owns it; any goroutine may call setHold,
+// fast is the shell of the queue pair's fast path. It hands over the peers that the lanes know, and reports their traffic to
+// the peer table. It holds the fast path while the daemon must see all frames. Run owns it; any goroutine may call setHold,
 // posted, count and lacking.
 type fast struct {
 	log    *slog.Logger
 	path   atomic.Pointer[hca.FastPath] // in use, or used last; nil: none yet
 	peers  map[ipoib.MAC]hca.FastPathCounts
 	due    map[ipoib.MAC]duePeer
-	former *neigh.Snapshot // whose destinations are in peers and due
+	former *neigh.Snapshot // published last; its destinations are in peers or due, or were refused
 	read   time.Time       // when the counts of the peers were last read
 	total  uint64          // frames carried by then
 	moved  time.Time       // when that had changed last
@@ -118,7 +119,7 @@ func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
 	return out
 }
 
-// mostAtOnce bounds the peers of one handOver: each takes some 50 us, for which Run does nothing else.
+// mostAtOnce bounds the peers of one handOver: each takes about 50 us, during which Run does nothing else.
 const mostAtOnce = 64
 
 // handOver hands over the peers that are due. Safe is the oldest snapshot that a frame of any lane may have been routed by.
@@ -132,7 +133,7 @@ func (f *fast) handOver(safe uint64) {
 			return
 		}
 		delete(f.due, mac)
-		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil { // its frames take their way through the daemon
+		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil {
 			f.log.Debug("cannot add a peer to the fast path; the daemon carries its frames", "mac", mac.String(), "err", err)
 			continue
 		}
@@ -207,13 +208,11 @@ func (f *fast) posted(queue int) {
 	}
 }
 
-// count adds what the fast paths have carried to c.
+// count sets the counters of the fast paths in c.
 func (f *fast) count(c report.Counters) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name, n := range f.counted() {
-		c[name] = n
-	}
+	maps.Copy(c, f.counted())
 }
 
 // counted returns the counters of all fast paths. mu is held.

@@ -8,7 +8,8 @@
 // waits until every holder of a delay inhibitor has released it, at most
 // InhibitDelayMaxUSec. The inhibitor is a descriptor, released when its holder closes it
 // or dies. [Watch] holds one while the system is awake, and releases it as soon as the hook
-// has returned. The context of Suspend ends after 8/10 of the time that logind grants. For a
+// has returned. The context of Suspend ends after 8/10 of the time that logind grants, and after
+// 24 s at most. For a
 // hook that does not return, logind itself stops waiting at the end of that time. It grants
 // no inhibitor while it prepares for sleep, so Watch takes the next one on wake-up. A process that
 // takes over inherits the descriptor, also while the system prepares for sleep: it then
@@ -42,6 +43,6 @@
 // Any local user may send a signal of any name directly to any client of the system bus,
 // with descriptors in it. Watch accepts only signals from the bus itself and from the
 // connection that owns logind's name. The connection that listens cannot receive
-// descriptors, and the one that receives the inhibitor lives for one call. Each exchange
-// with the bus takes at most 5 s.
+// descriptors, and the one that receives the inhibitor lives for one call. Connecting to
+// the bus takes at most 5 s, and so does each exchange with it.
 package power

@@ -20,9 +20,10 @@
 // In each round, each row runs alone, with new hosts and new daemons. iperf3 measures TCP
 // with 1 and 4 streams, from a to b and back. With UDP, iperf3 sends as fast as it can, and
 // the datagrams that arrive count. sockperf sends datagrams of 64 bytes, and waits for the
-// answer to each before it sends the next. Every second round runs in reverse order, so that
-// a machine that slows down over time affects all rows alike. The result is the median of the
-// rounds. With -continue the rounds can be spread over several runs.
+// answer to each before it sends the next. "Beside TCP" is the 99th percentile of its round
+// trips while a TCP stream sends in the same direction. Every second round runs in reverse
+// order, so that a machine that slows down over time affects all rows alike. The result is the
+// median of the rounds. With -continue the rounds can be spread over several runs.
 //
 // CPU is the user and system time of both daemons per GB that a single TCP stream carries,
 // over both directions. The kernel charges work in interrupts to whichever process it

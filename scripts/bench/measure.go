@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -34,6 +35,7 @@ func (t *trial) measure(ctx context.Context) {
 		{"UDP, 64 bytes", func(ctx context.Context) error { return t.udp(ctx, 64, udp64) }},
 		{"UDP, 1400 bytes", func(ctx context.Context) error { return t.udp(ctx, 1400, udp1400) }},
 		{"round trip", t.roundTrip},
+		{"round trip beside TCP", t.roundTripBesideTCP},
 	} {
 		if err := m.run(ctx); err != nil {
 			t.failures = append(t.failures, m.what+": "+err.Error())
@@ -115,6 +117,16 @@ func (t *trial) iperf(ctx context.Context, args ...string) (received, error) {
 }
 
 func (t *trial) roundTrip(ctx context.Context) error {
+	median, p99, err := t.sockperf(ctx)
+	if err != nil {
+		return err
+	}
+	t.figures[rttMedian], t.figures[rttP99] = median, p99
+	return nil
+}
+
+// sockperf returns the median and the 99th percentile of round trips from a to b, in microseconds.
+func (t *trial) sockperf(ctx context.Context) (median, p99 float64, err error) {
 	server := []string{"sockperf", "server", "-i", t.b.inner, "-p", sockperfUDP}
 	client := []string{
 		"sockperf", "ping-pong", "-i", t.b.inner, "-p", sockperfUDP,
@@ -122,13 +134,25 @@ func (t *trial) roundTrip(ctx context.Context) error {
 	}
 	out, err := t.underServer(ctx, "udp", sockperfUDP, server, client)
 	if err != nil {
+		return 0, 0, err
+	}
+	return parseSockperf(out)
+}
+
+// roundTripBesideTCP measures round trips while one TCP stream sends from a to b.
+func (t *trial) roundTripBesideTCP(ctx context.Context) error {
+	const lead, tail = time.Second, 2 * time.Second // the stream sends for so much longer at both ends
+	stream := make(chan error, 1)
+	go func() {
+		_, err := t.iperf(ctx, "--time", strconv.Itoa(*seconds+int((lead+tail).Seconds())))
+		stream <- err
+	}()
+	time.Sleep(lead)
+	_, p99, err := t.sockperf(ctx)
+	if err := errors.Join(err, <-stream); err != nil {
 		return err
 	}
-	median, p99, err := parseSockperf(out)
-	if err != nil {
-		return err
-	}
-	t.figures[rttMedian], t.figures[rttP99] = median, p99
+	t.figures[rttLoaded] = p99
 	return nil
 }
 

@@ -26,6 +26,7 @@ const (
 	udp1400   metric = "udp_1400_bytes_kpps"
 	rttMedian metric = "round_trip_median_us"
 	rttP99    metric = "round_trip_p99_us"
+	rttLoaded metric = "round_trip_beside_tcp_p99_us"
 	cpuPerGB  metric = "daemons_cpu_seconds_per_gb"
 )
 

@@ -64,13 +64,13 @@ func TestTable(t *testing.T) {
 	const want = `ipoibd 1.0, Linux 6.18, 2 CPUs, TCP with cubic, underlay MTU 9000, 2026-11-22 14:30
 medians; rounds: 3, seconds for each figure: 2, load average before: 0.2
 
-  MTU  contender       TCP 1 →   TCP 1 ←   TCP 4 →   TCP 4 ←  UDP 64 B  UDP 1400 B  round trip   its p99       CPU
-                          Gb/s      Gb/s      Gb/s      Gb/s      kpps        kpps          us        us      s/GB
- 2044  prototype         10.00         -         -         -         -           -           -         -      1.20
- 2044  wireguard-go          -         -         -         -         -           -           -         -         -
- 2044  ipoibd             1.50      1.50         -         -        70           -       103.4     400.0      6.00
+  MTU  contender       TCP 1 →   TCP 1 ←   TCP 4 →   TCP 4 ←  UDP 64 B  UDP 1400 B  round trip   its p99  beside TCP       CPU
+                          Gb/s      Gb/s      Gb/s      Gb/s      kpps        kpps          us        us          us      s/GB
+ 2044  prototype         10.00         -         -         -         -           -           -         -           -      1.20
+ 2044  wireguard-go          -         -         -         -         -           -           -         -           -         -
+ 2044  ipoibd             1.50      1.50         -         -        70           -       103.4     400.0           -      6.00
 
- 9000  veth              30.13         -         -         -         -           -         6.5         -         -
+ 9000  veth              30.13         -         -         -         -           -         6.5         -           -         -
 
 missing: tinc: no program tincd (package tinc)
 failed: wireguard-go/2044: round 1: TCP, 1 stream: iperf3: no <route>
@@ -82,7 +82,7 @@ failed: wireguard-go/2044: round 1: TCP, 1 stream: iperf3: no <route>
 
 // The rows for the documentation compare only with contenders that have figures.
 func TestMarkdown(t *testing.T) {
-	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | 6.00 | 0.17 | - |\n"
+	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | - | 6.00 | 0.17 | - |\n"
 	if got := sample().markdown("TCP segments"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -26,6 +26,7 @@ var columns = []column{
 	{udp1400, "UDP 1400 B", "kpps", 0},
 	{rttMedian, "round trip", "us", 1},
 	{rttP99, "its p99", "us", 1},
+	{rttLoaded, "beside TCP", "us", 1},
 	{cpuPerGB, "CPU", "s/GB", 2},
 }
 

@@ -19,7 +19,7 @@ const claimRate = 2000
 // claimed address. The test prints each figure with its goal. It fails above failCPU, or
 // when pings take ten times as long.
 func TestR07AbuseCraftedARPs(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	s := newSiege(t, join)

@@ -242,7 +242,7 @@ func TestDoctorIsSilentInContainers(t *testing.T) {
 	}
 	hosts := newHosts(t, 2)
 	for _, h := range hosts {
-		h.join("--peer", nstest.IPv4(0), "--peer", nstest.IPv4(1), "--follow")
+		h.join("--peer", nstest.IPv4(0), "--peer", nstest.IPv4(1), "--follow", slowPath)
 	}
 	a := &patient{host: hosts[0]}
 	pingAll(hosts...)

@@ -45,7 +45,7 @@ const clockTick = 10 * time.Millisecond
 // Floods that a container or an operator can cause cost the daemon little and hardly delay
 // an honest ping.
 func TestFloodsCostLittle(t *testing.T) {
-	if nstest.Enter(t) {
+	if nstest.EnterAlone(t) {
 		return
 	}
 	a, b := twoJoined(t)

@@ -149,8 +149,8 @@ func TestPeers(t *testing.T) {
 	hosts := newHosts(t, 3)
 	a, b, stranger := hosts[0], hosts[1], hosts[2]
 	capture := a.capture()
-	a.join("--peer", nstest.IPv4(1), "--known-peers-only")
-	b.join("--peer", nstest.IPv4(0), "--known-peers-only")
+	a.join("--peer", nstest.IPv4(1), "--known-peers-only", slowPath)
+	b.join("--peer", nstest.IPv4(0), "--known-peers-only", slowPath)
 	stranger.join("--peer", nstest.IPv4(0))
 	pingAll(a, b)
 	if stranger.reaches(a) {

@@ -22,6 +22,9 @@ var soak = flag.Bool("soak", false, "run the long forms")
 // fastPath gives the daemons of all tests a fast path, unless their arguments say otherwise.
 var fastPath = flag.Bool("fast-path", false, "start every daemon with --fast-path")
 
+// slowPath is the argument for daemons that must see all frames, or cannot have a fast path.
+const slowPath = "--fast-path=false"
+
 // form returns short in make test, and long in make soak.
 func form[T any](short, long T) T {
 	if *soak {

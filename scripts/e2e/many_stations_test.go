@@ -27,7 +27,7 @@ func TestReceiveForManyStations(t *testing.T) {
 	frames, rounds := form(20_000, 300_000), form(5, 10)
 	hosts := newHosts(t, 3)
 	sender := hosts[2]
-	sender.join()
+	sender.join(slowPath)
 	own := sender.mac()
 	port := newPacketSocketOn(sender, ifName)
 	var sent [2][][]byte

@@ -24,7 +24,7 @@ func TestOffloads(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	p := newRelayedPair(t, 1500, rates{}, sameArgs())
+	p := newRelayedPair(t, 1500, rates{}, sameArgs(slowPath))
 	for _, c := range offloadCases {
 		t.Run(c.name, func(t *testing.T) { p.observe(t, c) })
 	}
@@ -37,7 +37,7 @@ func TestNoLargeFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	p := newRelayedPair(t, 1500, rates{}, sameArgs())
+	p := newRelayedPair(t, 1500, rates{}, sameArgs(slowPath))
 	for _, h := range p.hosts {
 		h.Run("ip", "link", "set", ifName, "gso_max_segs", "1")
 	}

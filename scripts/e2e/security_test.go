@@ -113,7 +113,7 @@ func TestSecurityRulesOfNodesStopPods(t *testing.T) {
 	hosts := newHosts(t, 2)
 	a, node := hosts[0], hosts[1]
 	for i, h := range hosts {
-		h.join("--peer", hosts[1-i].underlay().String(), "--known-peers-only")
+		h.join("--peer", hosts[1-i].underlay().String(), "--known-peers-only", slowPath)
 	}
 	pingAll(a, node)
 	service := listen(t, a)

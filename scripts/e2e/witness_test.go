@@ -24,25 +24,30 @@ const (
 
 // Every frame on the underlay, IPv4 or IPv6, is a well-formed UD SEND between the
 // QPNs that the status reports, or to a group, and has the ICRC that scapy
-// computes.
+// computes, whichever path it took.
 func TestWitnesses(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	for name, gid := range map[string]func(int) string{"IPv4": nstest.IPv4, "IPv6": nstest.IPv6} {
-		t.Run(name, func(t *testing.T) {
-			hosts := newHosts(t, 2)
-			a, b := hosts[0], hosts[1]
-			for _, h := range hosts { // the capture must see the checksums that a wire would carry
-				h.Run("ethtool", "-K", nstest.Dev, "tx", "off")
-			}
-			c := a.capture()
-			a.join("--gid", gid(0))
-			b.join("--gid", gid(1))
-			pingAll(a, b)
-			c.Stop()
-			c.requireWitnessed(t, uint32(a.qp().QPN), uint32(b.qp().QPN))
-		})
+		for _, path := range []string{slowPath, "--fast-path"} {
+			t.Run(name+path, func(t *testing.T) {
+				hosts := newHosts(t, 2)
+				a, b := hosts[0], hosts[1]
+				for _, h := range hosts { // the capture must see the checksums that a wire would carry
+					h.Run("ethtool", "-K", nstest.Dev, "tx", "off")
+				}
+				c := a.capture()
+				a.join(path, "--gid", gid(0))
+				b.join(path, "--gid", gid(1))
+				pingAll(a, b)
+				if path != slowPath {
+					a.waitFast(b)
+				}
+				c.Stop()
+				c.requireWitnessed(t, uint32(a.qp().QPN), uint32(b.qp().QPN))
+			})
+		}
 	}
 }
 

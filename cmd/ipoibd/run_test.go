@@ -219,7 +219,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// A reload that asks for a fast path without the programs finds out why there is none.
+// A reload that asks for a fast path gets a reason if the programs were not loaded.
 func TestUnloadedFastPathSaysWhy(t *testing.T) {
 	l, err := openPrograms(sandbox.Carried{})
 	if err != nil {

@@ -228,7 +228,7 @@ func (f *datagramFlood) stop(since time.Time) (last time.Duration, n int) {
 }
 
 // The fast path follows the host's routes, and the nexthop objects in them: it sends by the router of the present one, and nothing
-// while there is none.
+// without a route.
 func TestFastPathFollowsRoutes(t *testing.T) {
 	if nstest.Enter(t) {
 		return

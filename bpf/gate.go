@@ -128,7 +128,8 @@ func (g *Gate) Open(keys GateKeys) {
 }
 
 // Shut closes the gate. From its return on, the programs decide to send nothing from the queue pair and accept nothing for
-// it; the kernel may still pass on what they have decided in the last microseconds. Idempotent. Any goroutine may call it.
+// it; the kernel may still pass on what they have decided in the last microseconds. Idempotent, also after Close. Any goroutine
+// may call it, but not while Close runs.
 func (g *Gate) Shut() {
 	if !g.closed.Load() {
 		atomic.StoreUint32(&g.path.qps[g.slot].Open, 0)

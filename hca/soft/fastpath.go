@@ -20,20 +20,11 @@ type fastPath struct {
 	addr netip.Addr // that it had
 	gate transport.Gate
 
-	// Guarded by the locks of the QP.
-	open  bool
-	keys  fastKeys // with which it was opened
-	holds int
+	holds int // guarded by the locks of the QP
 
 	mu     sync.Mutex // held by methods that change peers
 	closed bool
 	last   []hca.Counter // once closed
-}
-
-// fastKeys are the keys of the messages that a fast path carries.
-type fastKeys struct {
-	qkey hca.QKey
-	pkey hca.PKey
 }
 
 var (
@@ -171,8 +162,7 @@ func (l *lane) emptied() {
 
 // shut shuts the gate of the fast path, if there is one. The QP is locked.
 func (q *QP) shut() {
-	if f := q.fast.Load(); f != nil && f.open {
-		f.open = false
+	if f := q.fast.Load(); f != nil {
 		f.gate.Shut()
 	}
 }
@@ -187,20 +177,15 @@ func (q *QP) updateGate() {
 	defer q.unlock()
 	q.settleLocked()
 	attr, env := q.queues[0].core.Query(), q.dev.env()
-	keys := fastKeys{attr.QKey, env.PKey(attr.PKeyIndex)}
+	pkey := env.PKey(attr.PKeyIndex)
 	// The programs compare P_Keys, and a limited member does not accept those of others.
-	wanted := attr.State == hca.QPRTS && keys.pkey&hca.PKeyMembership != 0 && env.Up && env.Own(f.addr) && f.holds == 0 &&
+	wanted := attr.State == hca.QPRTS && pkey&hca.PKeyMembership != 0 && env.Up && env.Own(f.addr) && f.holds == 0 &&
 		!q.dev.paused.Load() && q.usable() == nil && q.fast.Load() == f
-	if !wanted || keys != f.keys {
-		q.shut()
+	if wanted {
+		f.gate.Open(attr.QKey, pkey)
 	}
-	if !wanted || f.open {
-		return
-	}
-	f.open, f.keys = true, keys
-	f.gate.Open(keys.qkey, keys.pkey)
-	if q.dev.lost.Load() { // meanwhile
-		q.shut()
+	if !wanted || q.dev.lost.Load() { // perhaps meanwhile
+		f.gate.Shut()
 	}
 }
 

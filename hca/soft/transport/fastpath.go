@@ -38,8 +38,8 @@ type GatePeer struct {
 // Gate is a QP on the fast path, which carries messages while the gate is open. One goroutine at a time may call its methods,
 // unless they say otherwise.
 type Gate interface {
-	// Open opens the gate, which is closed, for a Q_Key and a P_Key. Messages that could overtake others of their flow still go
-	// through the device; see Sent and Received.
+	// Open opens the gate for a Q_Key and a P_Key, unless it is open for these already. Messages that could overtake others of
+	// their flow still go through the device; see Sent and Received.
 	Open(qkey hca.QKey, pkey hca.PKey)
 	// PSN returns the counter of packet sequence numbers, whose low 24 bits are the next one. The device and the fast path take
 	// numbers from it by atomic operations. It is the gate's until Close.

@@ -58,16 +58,20 @@ type gate struct {
 	state   sync.Mutex    // guards what follows, and the gate's opening, shutting and closing
 	keys    *bpf.GateKeys // with which it should be open; nil: it should not
 	refused error         // why it stays shut all the same; nil: it need not
-	closed  bool          // another queue pair may have its place
 }
 
 // Open implements transport.Gate.
 func (g *gate) Open(qkey hca.QKey, pkey hca.PKey) {
 	g.state.Lock()
 	defer g.state.Unlock()
-	g.keys = &bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey)}
+	keys := bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey)}
+	if g.keys != nil && *g.keys == keys {
+		return
+	}
+	g.Gate.Shut() // while its keys change
+	g.keys = &keys
 	if g.refused == nil {
-		g.Gate.Open(*g.keys)
+		g.Gate.Open(keys)
 	}
 }
 
@@ -75,9 +79,8 @@ func (g *gate) Open(qkey hca.QKey, pkey hca.PKey) {
 func (g *gate) Shut() {
 	g.state.Lock()
 	defer g.state.Unlock()
-	if g.keys = nil; !g.closed {
-		g.Gate.Shut()
-	}
+	g.keys = nil
+	g.Gate.Shut()
 }
 
 // refuse keeps the gate shut for a reason. nil: for none.
@@ -87,7 +90,6 @@ func (g *gate) refuse(why error) {
 	was := g.refused
 	g.refused = why
 	switch {
-	case g.closed:
 	case why != nil:
 		g.Gate.Shut()
 	case was != nil && g.keys != nil:
@@ -159,9 +161,8 @@ func (g *gate) Close() error {
 	g.Shut()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.state.Lock()
+	g.state.Lock() // a Shut that runs ends before another queue pair has the place
 	defer g.state.Unlock()
-	g.closed = true
 	return g.Gate.Close()
 }
 

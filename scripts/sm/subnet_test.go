@@ -90,6 +90,13 @@ func TestPortFollowsTheSubnetManager(t *testing.T) {
 	s := Start(t, Spec{Hosts: 2})
 	h := s.NewHost(0)
 	h.Hello()
+	// Until the switch has read that, a poll may tell the host of the port, and then it tells it all again.
+	s.eventually("the switch has told the host of its port", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		to := s.hosts[0]
+		return to.counters.Hellos == 1 && to.told == to.control && to.told.State == hca.PortActive
+	})
 	const all = ibwire.PortActive | ibwire.LIDChange | ibwire.SMChange | ibwire.PKeyChange | ibwire.GIDChange
 	up := s.awaitControl(h, func(c ibwire.Control) bool { return c.State == hca.PortActive && c.Events == all })
 	if up.LID == 0 || up.SMLID == 0 || up.LID == up.SMLID || up.MTU != defaultMTU || up.Prefix != 0xfe80<<48 || !slices.Contains(up.PKeys[:], 0xffff) {

@@ -136,7 +136,7 @@ test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run four at a time, since they wait most of the time.
 test-e2e:
-	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=6)
+	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=4)
 # The manifests, in a module of its own.
 test-kubernetes:
 	cd scripts/kubernetes && $(call ring,.,$(K8S_BUDGET),-count=1)

@@ -269,14 +269,18 @@ func TestFastPathFollowsRoutes(t *testing.T) {
 				t.Errorf("the other router has received %d packets, want those of 10 pings", n)
 			}
 
-			// A nexthop object changes without a change of the route (nexthop_compat_mode of ip-sysctl.rst).
+			// A nexthop object changes without a change of the route (nexthop_compat_mode of ip-sysctl.rst), or of a neighbour.
+			for _, router := range []string{r.gateway[0], c.other} {
+				mac := strings.Fields(r.a.Run("ip", c.family, "neigh", "show", "to", router, "dev", nstest.Dev))[2]
+				r.a.Run("ip", c.family, "neigh", "replace", router, "lladdr", mac, "dev", nstest.Dev, "nud", "permanent")
+			}
 			r.a.Run("sysctl", "-qw", "net.ipv4.nexthop_compat_mode=0")
 			r.a.Run("ip", c.family, "nexthop", "add", "id", "10", "via", r.gateway[0], "dev", nstest.Dev)
 			r.a.Run("ip", c.family, "route", "replace", "default", "nhid", "10")
 			r.a.waitFast(r.b)
 			r.a.Run("ip", c.family, "nexthop", "replace", "id", "10", "via", c.other, "dev", nstest.Dev)
-			before = received()
 			eventually(t, repairLimit, "the fast path follows the nexthop object", func() bool {
+				before := received()
 				return r.a.carries(r.b) >= 20 && received()-before >= 10
 			})
 

@@ -137,8 +137,8 @@
 // snapshot, the fast path loses the peers that are no longer destinations, before the lanes see it, and gets the new ones
 // once no frame can be on its way by an earlier snapshot. Each queue pair has a fast path of its own, to which all peers
 // are handed over. Captures, source checks, stations, programs that watch ib0, and a move of ib0 to another network namespace
-// hold it. The table learns of the traffic of peers as if it had
-// passed the lanes. The lanes rest meanwhile, and are probed at the rate of a link at rest.
+// hold it. The table learns of the traffic of peers as if it had passed the lanes. The lanes rest meanwhile, and are probed
+// at the rate of a link at rest.
 //
 // # Hand-over and rebuild
 //

@@ -9,11 +9,10 @@
 // InhibitDelayMaxUSec. The inhibitor is a descriptor, released when its holder closes it
 // or dies. [Watch] holds one while the system is awake, and releases it as soon as the hook
 // has returned. The context of Suspend ends after 8/10 of the time that logind grants, and after
-// 24 s at most. For a
-// hook that does not return, logind itself stops waiting at the end of that time. It grants
-// no inhibitor while it prepares for sleep, so Watch takes the next one on wake-up. A process that
-// takes over inherits the descriptor, also while the system prepares for sleep: it then
-// calls Suspend itself, and releases the inhibitor afterwards.
+// 24 s at most. For a hook that does not return, logind itself stops waiting at the end of the
+// time that it grants. It grants no inhibitor while it prepares for sleep, so Watch takes the
+// next one on wake-up. A process that takes over inherits the descriptor, also while the system
+// prepares for sleep: it then calls Suspend itself, and releases the inhibitor afterwards.
 //
 // # The machine
 //

@@ -40,8 +40,11 @@ type probe struct {
 	echoes []echo // by number, in the order of asking
 }
 
-// echo is one request; answered is zero if there was no answer.
-type echo struct{ asked, answered time.Time }
+// echo is one request; answered is zero if there was no answer, and refused says why the kernel did not send it.
+type echo struct {
+	asked, answered time.Time
+	refused         error
+}
 
 // probe starts a probe.
 func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4()) }
@@ -124,7 +127,11 @@ func (p *probe) askOnce() {
 	p.echoes = append(p.echoes, echo{asked: time.Now()})
 	p.mu.Unlock()
 	msg := binary.BigEndian.AppendUint64([]byte{echoRequest, echoHeaderLen - 1: 0}, uint64(number))
-	_, _ = p.conn.WriteToUDP(msg, p.dst)
+	if _, err := p.conn.WriteToUDP(msg, p.dst); err != nil {
+		p.mu.Lock()
+		p.echoes[number].refused = err
+		p.mu.Unlock()
+	}
 }
 
 func (p *probe) listen() {
@@ -243,11 +250,11 @@ func TestSilence(t *testing.T) {
 		want   time.Duration
 	}{
 		{"none", nil, 0},
-		{"prompt", []echo{{at(0), at(0.5)}, {at(1), at(1.5)}}, 500 * time.Microsecond},
-		{"two lost", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}, {at(2), time.Time{}}, {at(3), at(3.5)}}, 2500 * time.Microsecond},
-		{"held, then all at once", []echo{{at(0), at(0.5)}, {at(1), at(7)}, {at(2), at(7)}, {at(3), at(7)}}, 6 * time.Millisecond},
-		{"not asked", []echo{{at(0), at(0.5)}, {at(50), at(50.5)}}, 500 * time.Microsecond},
-		{"never again", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}}, 99 * time.Millisecond},
+		{"prompt", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1), answered: at(1.5)}}, 500 * time.Microsecond},
+		{"two lost", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1)}, {asked: at(2)}, {asked: at(3), answered: at(3.5)}}, 2500 * time.Microsecond},
+		{"held, then all at once", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1), answered: at(7)}, {asked: at(2), answered: at(7)}, {asked: at(3), answered: at(7)}}, 6 * time.Millisecond},
+		{"not asked", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(50), answered: at(50.5)}}, 500 * time.Microsecond},
+		{"never again", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1)}}, 99 * time.Millisecond},
 	} {
 		if got := silence(c.echoes, at(100)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)

@@ -264,7 +264,8 @@ func TestStationMoves(t *testing.T) {
 }
 
 // requireNoneLost checks that all requests of probes are answered. If not, it shows when they were sent, and what the
-// interfaces of the hosts have dropped.
+// hosts have dropped, or the kernel that they share: its queues for packets between namespaces, and its sockets for
+// echo replies, which count in the first namespace.
 func requireNoneLost(t *testing.T, probes []*probe, hosts []*host) {
 	t.Helper()
 	for i, p := range probes {
@@ -274,7 +275,7 @@ func requireNoneLost(t *testing.T, probes []*probe, hosts []*host) {
 		var sent []string
 		for n, e := range p.since(time.Time{}) {
 			if e.answered.IsZero() {
-				sent = append(sent, fmt.Sprintf("%d at %s", n, e.asked.Format(time.StampMilli)))
+				sent = append(sent, fmt.Sprintf("%d at %s (refused: %v)", n, e.asked.Format(time.StampMilli), e.refused))
 			}
 		}
 		t.Errorf("probe %d lost %d requests: %v", i, len(sent), sent[:min(len(sent), 20)])
@@ -289,7 +290,9 @@ func requireNoneLost(t *testing.T, probes []*probe, hosts []*host) {
 			t.Logf("host %d, %s: drops %v, kernel's counters %v", h.number, i.Name, b.drops(), i.Kernel)
 		}
 		t.Logf("host %d drops %v\n%s", h.number, h.book().drops(), h.Run("ip", "neigh"))
+		t.Logf("%s\n%s\n%s", h.Run("ip", "-s", "-s", "link"), h.Run("tc", "-s", "qdisc"), h.Run("nstat", "-as"))
 	}
+	t.Logf("%s", hosts[0].Run("grep", "-H", "", "/proc/net/softnet_stat", "/proc/1/net/snmp"))
 }
 
 // lengthenQueues lets the queues of interfaces hold the frames of several probes for seconds, because a busy machine may

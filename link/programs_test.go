@@ -3,6 +3,7 @@ package link_test
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
+	"ipoibd/link/kernel"
 	"ipoibd/link/linktest"
 	"ipoibd/link/linktest/nstest"
 )
@@ -126,6 +128,53 @@ func TestProgramsThatAreRefused(t *testing.T) {
 	must(t, tap.Close())
 	if err := tap.SetPrograms(link.NoPrograms); !errors.Is(err, link.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A program at the egress drops frames until it is removed: by -1, which also removes that of a killed process, or by Close.
+// An interface in another namespace gets none.
+func TestEgressProgram(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const stolen = 4 // TC_ACT_STOLEN of linux/pkt_cls.h, which drops a frame without an error to its sender
+	tap, h := openUp(t)
+	drop := int(program(t, unix.BPF_PROG_TYPE_SCHED_CLS, stolen))
+	index, err := tap.AttachEgress(drop)
+	must(t, err)
+	if ib0, err := net.InterfaceByName("ib0"); err != nil || ib0.Index != index {
+		t.Errorf("AttachEgress = %d; ib0 is %+v, %v", index, ib0, err)
+	}
+	if arrives(t, tap, h) {
+		t.Error("a frame passed the program")
+	}
+	for range 2 { // once more, without a program
+		_, err = tap.AttachEgress(-1)
+		must(t, err)
+	}
+	if !arrives(t, tap, h) {
+		t.Error("the program was not removed")
+	}
+	must(t, kernel.AttachProgram(index, kernel.Egress, drop)) // as a killed process leaves it
+	if arrives(t, tap, h) {
+		t.Fatal("a frame passed the program, so the test shows less")
+	}
+	_, err = tap.AttachEgress(-1)
+	must(t, err)
+	if !arrives(t, tap, h) {
+		t.Error("the program of another process was not removed")
+	}
+	_, err = tap.AttachEgress(drop)
+	must(t, err)
+	must(t, tap.Close())
+	tap, _ = openTAP(t, spec("ib0"))
+	must(t, tap.SetCarrier(true))
+	if !arrives(t, tap, newHost(t)) {
+		t.Error("the program outlived Close")
+	}
+	moveTo(t, nstest.New(t))
+	if index, err := tap.AttachEgress(drop); !errors.Is(err, link.ErrAway) || index != 0 {
+		t.Errorf("in another namespace: %d, %v", index, err)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -26,7 +28,31 @@ func New(tb testing.TB) *Namespace {
 		tb.Fatalf("create a network namespace: %v", err)
 	}
 	tb.Cleanup(func() { _ = ns.file.Close() })
+	all.Lock()
+	defer all.Unlock()
+	all.list = append(all.list, ns)
 	return ns
+}
+
+// all are the namespaces that New has made.
+var all struct {
+	sync.Mutex
+	list []*Namespace
+}
+
+// Counters returns what the kernel has counted in the namespaces of the test, for the report of a lost packet.
+func Counters() string {
+	all.Lock()
+	defer all.Unlock()
+	var text strings.Builder
+	for i, ns := range all.list {
+		out, _ := ns.Command("sh", "-c", "ip -s -s link; tc -s qdisc; nstat -as").CombinedOutput() // of those that are still open
+		fmt.Fprintf(&text, "namespace %d:\n%s\n", i, out)
+	}
+	// The queues of packets between namespaces, which all of them share.
+	queues, _ := os.ReadFile("/proc/net/softnet_stat")
+	fmt.Fprintf(&text, "softnet_stat:\n%s", queues)
+	return text.String()
 }
 
 func newNamespace(tb testing.TB) (*Namespace, error) {

@@ -1,9 +1,13 @@
 package process
 
 import (
+	"errors"
+	"math"
 	"os"
 	"runtime"
 	"runtime/metrics"
+
+	"golang.org/x/sys/unix"
 )
 
 // Usage is what this process uses of its host.
@@ -15,12 +19,23 @@ type Usage struct {
 
 // ReadUsage returns the current usage.
 func ReadUsage() Usage {
-	u := Usage{Goroutines: runtime.NumGoroutine(), FDs: -1}
-	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
-		u.FDs = len(fds) - 1 // not the open directory itself
-	}
+	u := Usage{Goroutines: runtime.NumGoroutine(), FDs: openFiles()}
 	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(heap)
 	u.HeapBytes = heap[0].Value.Uint64()
 	return u
+}
+
+// openFiles returns the number of open file descriptors; -1: unknown. To count them takes one more, so if there is none
+// left, it is the limit.
+func openFiles() int {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		return len(fds) - 1 // not the open directory itself
+	}
+	var limit unix.Rlimit
+	if errors.Is(err, unix.EMFILE) && unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		return int(min(limit.Cur, math.MaxInt32))
+	}
+	return -1
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -23,25 +24,7 @@ func ioctl[T any](t *testing.T, fd int, request uint, arg *T) {
 }
 
 // dropAll returns a filter that returns 0.
-func dropAll(t *testing.T) int32 { return program(t, unix.BPF_PROG_TYPE_SOCKET_FILTER, 0) }
-
-// program returns an eBPF program that returns result.
-func program(t *testing.T, kind uint32, result byte) int32 {
-	t.Helper()
-	insns := [][8]byte{{0: unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K, 4: result}, {unix.BPF_JMP | unix.BPF_EXIT}} // r0 = result
-	license := []byte("GPL\x00")
-	attr := struct {
-		kind, count    uint32
-		insns, license unsafe.Pointer
-		_              [16]uint64
-	}{kind, uint32(len(insns)), unsafe.Pointer(&insns[0]), unsafe.Pointer(&license[0]), [16]uint64{}}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-	if errno != 0 {
-		t.Fatalf("bpf: %v", errno)
-	}
-	t.Cleanup(func() { unix.Close(int(fd)) })
-	return int32(fd)
-}
+func dropAll(t *testing.T) int32 { return int32(nstest.Program(t, ebpf.SocketFilter, 0)) }
 
 // A queue that came and went between two inspections may leave a filter that drops the
 // frames of the host. The next inspection removes it, although the kernel does not report

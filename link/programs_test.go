@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
@@ -139,7 +140,7 @@ func TestEgressProgram(t *testing.T) {
 	}
 	const stolen = 4 // TC_ACT_STOLEN of linux/pkt_cls.h, which drops a frame without an error to its sender
 	tap, h := openUp(t)
-	drop := int(program(t, unix.BPF_PROG_TYPE_SCHED_CLS, stolen))
+	drop := nstest.Program(t, ebpf.SchedCLS, stolen)
 	index, err := tap.AttachEgress(drop)
 	must(t, err)
 	if ib0, err := net.InterfaceByName("ib0"); err != nil || ib0.Index != index {

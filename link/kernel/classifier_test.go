@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -26,7 +25,7 @@ func TestAttachProgram(t *testing.T) {
 			"for at in ingress egress; do tc filter show dev "+nstest.Dev+" $at; done 2>/dev/null || true")
 	}
 	b.Do(func() {
-		drop, pass := result(t, 2), result(t, -1) // TC_ACT_SHOT and TC_ACT_UNSPEC
+		drop, pass := nstest.Program(t, ebpf.SchedCLS, 2), nstest.Program(t, ebpf.SchedCLS, -1) // TC_ACT_SHOT and TC_ACT_UNSPEC
 		l, err := netlink.LinkByName(nstest.Dev)
 		if err != nil {
 			t.Fatal(err)
@@ -95,17 +94,4 @@ func TestAttachProgram(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// result returns the descriptor of a program that returns a constant.
-func result(t *testing.T, value int32) int {
-	t.Helper()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, value), asm.Return()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
-	return p.FD()
 }

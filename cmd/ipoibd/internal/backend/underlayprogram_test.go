@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 
 	"ipoibd/bpf"
 	linux "ipoibd/link/kernel"
@@ -48,11 +47,7 @@ func TestUnderlayProgram(t *testing.T) {
 			}
 		}
 	}
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-	})
-	must(t, err)
-	defer prog.Close()
+	program := nstest.Program(t, ebpf.SchedCLS, 0)
 	none := bpf.NoFastPath(bpf.ErrNotLoaded)
 	for _, c := range []struct {
 		name   string
@@ -62,13 +57,13 @@ func TestUnderlayProgram(t *testing.T) {
 		second string // and then on "new"
 		last   string // and after the process has exited
 	}{
-		{"another process continues", &bpf.FastPath{AtUnderlay: prog.FD()}, true, "old", "new", "new"},
-		{"the next process", &bpf.FastPath{AtUnderlay: prog.FD()}, false, "old,new", "new", ""},
+		{"another process continues", &bpf.FastPath{AtUnderlay: program}, true, "old", "new", "new"},
+		{"the next process", &bpf.FastPath{AtUnderlay: program}, false, "old,new", "new", ""},
 		{"none loaded", none, false, "new", "", ""},
 		{"none wanted", nil, false, "new", "", ""},
 	} {
 		if c.second == "" { // as a killed process leaves it
-			ns.Do(func() { must(t, linux.AttachProgram(index["new"], linux.Ingress, prog.FD())) })
+			ns.Do(func() { must(t, linux.AttachProgram(index["new"], linux.Ingress, program)) })
 		}
 		p := newUnderlayProgram(c.path, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(context.Background())

@@ -36,15 +36,13 @@ type probe struct {
 
 	silent atomic.Bool // it asks nothing for now
 
-	mu     sync.Mutex
-	echoes []echo // by number, in the order of asking
+	mu      sync.Mutex
+	echoes  []echo        // by number, in the order of asking
+	refused map[int]error // why the kernel did not send a request
 }
 
-// echo is one request; answered is zero if there was no answer, and refused says why the kernel did not send it.
-type echo struct {
-	asked, answered time.Time
-	refused         error
-}
+// echo is one request; answered is zero if there was no answer.
+type echo struct{ asked, answered time.Time }
 
 // probe starts a probe.
 func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4()) }
@@ -53,7 +51,7 @@ func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4()) }
 func (h *host) probeAddr(addr string) *probe {
 	h.tb.Helper()
 	h.Run("sysctl", "-q", "-w", "net.ipv4.ping_group_range=0 0")
-	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)), done: make(chan struct{})}
+	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)), done: make(chan struct{}), refused: map[int]error{}}
 	var err error
 	h.Do(func() { p.conn, err = pingSocket() })
 	if err != nil {
@@ -129,7 +127,7 @@ func (p *probe) askOnce() {
 	msg := binary.BigEndian.AppendUint64([]byte{echoRequest, echoHeaderLen - 1: 0}, uint64(number))
 	if _, err := p.conn.WriteToUDP(msg, p.dst); err != nil {
 		p.mu.Lock()
-		p.echoes[number].refused = err
+		p.refused[number] = err
 		p.mu.Unlock()
 	}
 }
@@ -250,11 +248,11 @@ func TestSilence(t *testing.T) {
 		want   time.Duration
 	}{
 		{"none", nil, 0},
-		{"prompt", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1), answered: at(1.5)}}, 500 * time.Microsecond},
-		{"two lost", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1)}, {asked: at(2)}, {asked: at(3), answered: at(3.5)}}, 2500 * time.Microsecond},
-		{"held, then all at once", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1), answered: at(7)}, {asked: at(2), answered: at(7)}, {asked: at(3), answered: at(7)}}, 6 * time.Millisecond},
-		{"not asked", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(50), answered: at(50.5)}}, 500 * time.Microsecond},
-		{"never again", []echo{{asked: at(0), answered: at(0.5)}, {asked: at(1)}}, 99 * time.Millisecond},
+		{"prompt", []echo{{at(0), at(0.5)}, {at(1), at(1.5)}}, 500 * time.Microsecond},
+		{"two lost", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}, {at(2), time.Time{}}, {at(3), at(3.5)}}, 2500 * time.Microsecond},
+		{"held, then all at once", []echo{{at(0), at(0.5)}, {at(1), at(7)}, {at(2), at(7)}, {at(3), at(7)}}, 6 * time.Millisecond},
+		{"not asked", []echo{{at(0), at(0.5)}, {at(50), at(50.5)}}, 500 * time.Microsecond},
+		{"never again", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}}, 99 * time.Millisecond},
 	} {
 		if got := silence(c.echoes, at(100)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)

@@ -26,8 +26,8 @@ func ReadUsage() Usage {
 	return u
 }
 
-// openFiles returns the number of open file descriptors; -1: unknown. To count them takes one more, so if there is none
-// left, it is the limit.
+// openFiles returns how many file descriptors are open; -1: unknown. Counting opens another one. If that fails with EMFILE,
+// all are in use, and openFiles returns the limit.
 func openFiles() int {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // pair is two hosts on one segment. All faults are injected into the faulty one;
-// the outside one pings it all the time, while a TCP connection carries data
+// the outside one probes it all the time, while a TCP connection carries data
 // from the faulty one to the outside one.
 type pair struct {
 	faulty, outside *host

@@ -4,33 +4,35 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
-	"net/netip"
-	"os"
 	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
 )
 
 const (
-	// probeInterval is the time between two echo requests of a probe.
+	// probeInterval is the time between two requests of a probe.
 	probeInterval = time.Millisecond
 	// probeBuffer is the size of its receive buffer in bytes: an answer takes 768, and the kernel's default holds only
 	// those of 0.3 s, for which a busy machine may let the reader wait.
 	probeBuffer = 8 << 20
 )
 
-// probe sends another host an echo request every millisecond until the test
-// ends, and keeps the times of requests and answers: the external view of an
-// outage. The kernel timestamps the answers, so that a busy machine adds little
-// error.
+// probe sends another host a numbered UDP message every millisecond until the test ends, and keeps the times of requests and
+// answers: the external view of an outage. The kernel timestamps the answers, so that a busy machine adds little error.
+//
+// The test itself answers. A kernel has one socket for the echo replies (ICMP) of all namespaces on a processor: when 140 of
+// them wait for a neighbour in one namespace, it sends none in any other.
 type probe struct {
-	conn *net.UDPConn // a ping socket, icmp(7)
+	conn *net.UDPConn
 	dst  *net.UDPAddr
 	done chan struct{}
 
@@ -45,43 +47,62 @@ type probe struct {
 type echo struct{ asked, answered time.Time }
 
 // probe starts a probe.
-func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4()) }
+func (h *host) probe(other *host) *probe { return h.probeAddr(other.ip4(), other.Namespace) }
 
-// probeAddr starts a probe of an IPv4 address.
-func (h *host) probeAddr(addr string) *probe {
+// probeAddr starts a probe of an IPv4 address, which these namespaces have or will have.
+func (h *host) probeAddr(addr string, at ...*nstest.Namespace) *probe {
 	h.tb.Helper()
-	h.Run("sysctl", "-q", "-w", "net.ipv4.ping_group_range=0 0")
-	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)), done: make(chan struct{}), refused: map[int]error{}}
-	var err error
-	h.Do(func() { p.conn, err = pingSocket() })
-	if err != nil {
-		h.tb.Fatalf("make a ping socket: %v", err)
+	dst := &net.UDPAddr{IP: net.ParseIP(addr)}
+	for _, ns := range at {
+		conn := probeSocket(h.tb, ns, dst)
+		dst = conn.LocalAddr().(*net.UDPAddr) // the next one has the same port
+		var answers sync.WaitGroup
+		answers.Go(func() { answer(conn) })
+		h.tb.Cleanup(func() {
+			conn.Close()
+			answers.Wait()
+		})
 	}
+	p := &probe{conn: probeSocket(h.tb, h.Namespace, &net.UDPAddr{}), dst: dst, done: make(chan struct{}), refused: map[int]error{}}
 	p.run(h.tb)
 	return p
 }
 
-// pingSocket returns a ping socket: the kernel sets the identifier and checksum
-// of its echo requests, and delivers only their replies to it.
-func pingSocket() (*net.UDPConn, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMP)
+// probeSocket returns a UDP socket with an address, which the namespace need not have yet.
+func probeSocket(tb testing.TB, ns *nstest.Namespace, at *net.UDPAddr) *net.UDPConn {
+	tb.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var set error
+		err := c.Control(func(fd uintptr) {
+			set = errors.Join(
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, probeBuffer),
+				unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1),
+			)
+		})
+		return errors.Join(err, set)
+	}}
+	var conn net.PacketConn
+	var err error
+	ns.Do(func() { conn, err = config.ListenPacket(tb.Context(), "udp4", at.String()) })
 	if err != nil {
-		return nil, err
+		tb.Fatalf("make the socket of a probe: %v", err)
 	}
-	file := os.NewFile(uintptr(fd), "ping")
-	defer file.Close()
-	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, probeBuffer),
-	)
-	if err != nil {
-		return nil, err
+	return conn.(*net.UDPConn)
+}
+
+// answer returns each request to its sender, until the socket is closed.
+func answer(conn *net.UDPConn) {
+	msg := make([]byte, probeLen)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(msg)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err == nil:
+			_, _ = conn.WriteToUDPAddrPort(msg[:n], from) // one that is refused is lost
+		}
 	}
-	conn, err := net.FilePacketConn(file)
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*net.UDPConn), nil
 }
 
 // run sends and receives, each in its own goroutine; both end with the test.
@@ -111,12 +132,8 @@ func (p *probe) ask() {
 	}
 }
 
-// echoRequest is the type of an echo request (RFC 792); the number is its data.
-const (
-	echoRequest   = 8
-	echoHeaderLen = 8
-	echoLen       = echoHeaderLen + 8
-)
+// probeLen is the length of a request and of its answer, which consist of the number.
+const probeLen = 8
 
 // askOnce sends a request. If the kernel refuses it, it counts as lost.
 func (p *probe) askOnce() {
@@ -124,8 +141,7 @@ func (p *probe) askOnce() {
 	number := len(p.echoes)
 	p.echoes = append(p.echoes, echo{asked: time.Now()})
 	p.mu.Unlock()
-	msg := binary.BigEndian.AppendUint64([]byte{echoRequest, echoHeaderLen - 1: 0}, uint64(number))
-	if _, err := p.conn.WriteToUDP(msg, p.dst); err != nil {
+	if _, err := p.conn.WriteToUDP(binary.BigEndian.AppendUint64(nil, uint64(number)), p.dst); err != nil {
 		p.mu.Lock()
 		p.refused[number] = err
 		p.mu.Unlock()
@@ -133,14 +149,14 @@ func (p *probe) askOnce() {
 }
 
 func (p *probe) listen() {
-	msg, oob := make([]byte, echoLen), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
+	msg, oob := make([]byte, probeLen), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
 	for {
 		n, control, _, _, err := p.conn.ReadMsgUDP(msg, oob)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err == nil && n == echoLen:
-			p.answered(binary.BigEndian.Uint64(msg[echoHeaderLen:]), stamp(oob[:control]))
+		case err == nil && n == probeLen:
+			p.answered(binary.BigEndian.Uint64(msg), stamp(oob[:control]))
 		}
 	}
 }

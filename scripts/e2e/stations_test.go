@@ -250,10 +250,10 @@ func TestStationMoves(t *testing.T) {
 	for _, h := range hosts {
 		h.lengthenQueues(ifName)
 	}
-	others := []*probe{c.probeAddr(at[2].ip4()), c.probeAddr(at[0].ip4()), c.probeAddr(at[4].ip4())}
+	others := []*probe{c.probeStation(at[2]), c.probeStation(at[0]), c.probeStation(at[4])}
 	guest := at[1]
 	for n, to := range []*host{b, a, b} {
-		p := c.probeAddr(guest.ip4())
+		p := c.probeStation(guest)
 		p.waitAnswered(t, repairLimit)
 		start := time.Now()
 		guest.moveTo(to, fmt.Sprintf("moved%d", n))
@@ -264,9 +264,14 @@ func TestStationMoves(t *testing.T) {
 	requireNoneLost(t, others, hosts)
 }
 
+// probeStation starts a probe of a station.
+func (h *host) probeStation(s station) *probe {
+	h.tb.Helper()
+	return h.probeAddr(s.ip4(), s.Namespace)
+}
+
 // requireNoneLost checks that all requests of probes are answered. If not, it shows when they were sent, and what the
-// daemons and the kernel have dropped. A kernel has one socket for the echo replies of all namespaces on a processor, so
-// replies that wait for a neighbour in one namespace can be the cause of IcmpOutErrors in another one.
+// daemons and the kernel have dropped.
 func requireNoneLost(t *testing.T, probes []*probe, hosts []*host) {
 	t.Helper()
 	for i, p := range probes {
@@ -353,10 +358,10 @@ func TestStationMovesBetweenInterfaces(t *testing.T) {
 	pingStations(t, all, 5)
 	a.lengthenQueues(ifName, "ib1")
 	c.lengthenQueues(ifName)
-	others := []*probe{c.probeAddr(all[2].ip4()), c.probeAddr(all[3].ip4()), c.probeAddr(all[4].ip4())}
+	others := []*probe{c.probeStation(all[2]), c.probeStation(all[3]), c.probeStation(all[4])}
 	guest := all[1]
 	for n := range 4 {
-		p := c.probeAddr(guest.ip4())
+		p := c.probeStation(guest)
 		p.waitAnswered(t, repairLimit)
 		start := time.Now()
 		a.Run("ip", "link", "set", "guest0", "nomaster")
@@ -499,7 +504,7 @@ func TestInventedMACs(t *testing.T) {
 	}
 	pingStations(t, append(all, station{b.Namespace, ifName, 2, b}), 1)
 	before := a.memory("VmRSS")
-	p := b.probeAddr(all[1].ip4())
+	p := b.probeStation(all[1])
 	p.waitAnswered(t, repairLimit)
 	start := time.Now()
 	port := newPacketSocketOn(&host{Namespace: all[2].Namespace, tb: t}, nstest.Dev)
@@ -573,7 +578,7 @@ func TestVirtualRouter(t *testing.T) {
 		return strings.Contains(g.Run("ip", "-4", "address", "show", "dev", g.dev), shared)
 	}
 	eventually(t, repairLimit, "the second one is the master", func() bool { return has(guests[1]) && !has(guests[0]) })
-	p := c.probeAddr(shared)
+	p := c.probeAddr(shared, guests[0].Namespace, guests[1].Namespace)
 	p.waitAnswered(t, repairLimit)
 	guests[1].Run("ip", "link", "set", guests[1].dev, "down")
 	eventually(t, repairLimit, "the first one takes over", func() bool { return has(guests[0]) })

@@ -120,7 +120,7 @@ func (p *pair) requireSeparate(t *testing.T, n network) {
 			}
 		}
 		txBefore = append(txBefore, sent(i))
-		sender := g.Start("numbered", "send", n.broadcast()+":5300", fmt.Sprint(strayFrames), "100", "100us")
+		sender := g.Start("numbered", "send", n.broadcast()+":5300", fmt.Sprint(strayFrames), "100", "0s")
 		waitPrints(t, sender, "ready")
 		senders = append(senders, sender)
 	}

@@ -69,6 +69,7 @@ IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
 SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
 DAEMONS := ^TestDaemonsOnASubnet$$
+IFACE   := ipoibd/cmd/ipoibd/internal/iface
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
 
@@ -101,7 +102,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-fuzz test-hosts test-vm
+RINGS ?= test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-vm
 .PHONY: test
 test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; about 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -119,15 +120,18 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
+.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
-	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
+	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=10000x scripts/fuzz)
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB))),$(UNIT_BUDGET),-race)
+# The storms of random seeds, which test-unit leaves out.
+test-storm:
+	$(call ring,$(IFACE),$(UNIT_BUDGET),-count=1 -run='^TestR10Storm$$')
 # The rings with real interfaces and processes wait more than they compute, so they run three at a time: test-e2e, and the
 # shorter ones.
 test-hosts: deps-docker deps-deb deps-vm deps-sm

@@ -68,7 +68,6 @@ VM      := ipoibd/scripts/vm $(IB)
 IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
 SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
-DAEMONS := ^TestDaemonsOnASubnet$$
 IFACE   := ipoibd/cmd/ipoibd/internal/iface
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
@@ -120,7 +119,7 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
+.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-lab test-sm test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
@@ -135,7 +134,7 @@ test-storm:
 # The rings with real interfaces and processes wait more than they compute, so they run three at a time: test-e2e, and the
 # shorter ones.
 test-hosts: deps-docker deps-deb deps-vm deps-sm
-	$(MAKE) --jobs=3 test-e2e test-deb test-docker test-sm test-netns test-kubernetes test-arm64
+	$(MAKE) --jobs=3 test-e2e test-deb test-docker test-lab test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run four at a time, since they wait most of the time.
@@ -156,16 +155,18 @@ test-arm64: deps-docker
 # Containers of Docker and Podman.
 test-docker: deps-docker
 	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
-# OpenSM on a simulated InfiniBand switch: the lab itself, then three daemons in a guest.
-test-sm: deps-vm deps-sm
-	@go run ./scripts/vm/fetch 2>&1
+# OpenSM on a simulated InfiniBand switch: the lab itself.
+test-lab: deps-vm deps-sm
 	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
-	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
+# The lab, then three daemons in a guest, which `make test` runs in test-vm.
+test-sm: test-lab
+	@go run ./scripts/vm/fetch 2>&1
+	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='^TestDaemonsOnASubnet$$')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
 # the progress of the download. Two packages run at a time, each with two guests, which wait most of the time.
 test-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=2 -skip='$(DAEMONS)')
+	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=2)
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm

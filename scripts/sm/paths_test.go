@@ -43,7 +43,7 @@ func TestManyPathsFromOpenSM(t *testing.T) {
 	c.until("the port joins", func() bool { return c.joined })
 	load := func() *program { return osmtest("-f", "f", "-s", "4") } // 100,000 requests for paths
 	flood := load()
-	defer func() { flood.kill() }() // it would wait forever for an answer that ibsim has lost
+	defer func() { flood.kill() }()
 	s.SetFaults(Faults{Drop: 50, Busy: 100})
 	before := inUse()
 	start := time.Now()

@@ -103,7 +103,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-vm
 .PHONY: test
-test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; about 40 minutes
+test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 30 to 55 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// slower is the factor allowed over the goal: 40 for the emulated processor, 10 for a busy machine. The recoveries of the
-// software HCA take 30 (queue pair), 50 (CQ) and 40 times (device) as long in such a guest as outside.
-const slower = 400
+// slower is the factor allowed over the goal: 10 for the emulated processor, 10 for a busy machine.
+const slower = 100
 
 // hcaFaults are faults of an HCA, with arguments of ipoibd, the highest rung that repairs them, and the goal for the time from
 // detection to health.

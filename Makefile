@@ -68,6 +68,7 @@ VM      := ipoibd/scripts/vm $(IB)
 IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
 SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
+DAEMONS := ^TestDaemonsOnASubnet$$
 IFACE   := ipoibd/cmd/ipoibd/internal/iface
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
@@ -101,7 +102,7 @@ deps-docker: deps
 
 # All rings run, even after a failure, and gotestsum counts them together. To run only
 # some: make test RINGS="test-unit test-netns".
-RINGS ?= test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-vm
+RINGS ?= test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-sm test-vm
 .PHONY: test
 test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 30 to 55 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
@@ -119,7 +120,7 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-lab test-sm test-vm
+.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
@@ -133,8 +134,8 @@ test-storm:
 	$(call ring,$(IFACE),$(UNIT_BUDGET),-count=1 -run='^TestR10Storm$$')
 # The rings with real interfaces and processes wait more than they compute, so they run three at a time: test-e2e, and the
 # shorter ones.
-test-hosts: deps-docker deps-deb deps-vm deps-sm
-	$(MAKE) --jobs=3 test-e2e test-deb test-docker test-lab test-netns test-kubernetes test-arm64
+test-hosts: deps-docker deps-deb
+	$(MAKE) --jobs=3 test-e2e test-deb test-docker test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
 # Those of its tests that do not measure run four at a time, since they wait most of the time.
@@ -155,18 +156,17 @@ test-arm64: deps-docker
 # Containers of Docker and Podman.
 test-docker: deps-docker
 	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
-# OpenSM on a simulated InfiniBand switch: the lab itself.
-test-lab: deps-vm deps-sm
-	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
-# The lab, then three daemons in a guest, which `make test` runs in test-vm.
-test-sm: test-lab
+# OpenSM on a simulated InfiniBand switch: the lab itself, then three daemons in a guest. It runs by itself, because the
+# limit of its time includes what runs beside it.
+test-sm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='^TestDaemonsOnASubnet$$')
+	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
+	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
 # the progress of the download. Two packages run at a time, each with two guests, which wait most of the time.
 test-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=2)
+	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=2 -skip='$(DAEMONS)')
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm

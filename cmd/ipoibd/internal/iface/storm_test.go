@@ -54,7 +54,7 @@ type storm struct {
 }
 
 var (
-	randomStorms = flag.Int("storm.random", 46, "how many storms of random seeds to run")
+	randomStorms = flag.Int("storm.random", unlessRaced(46), "how many storms of random seeds to run")
 	stormSeed    = flag.Uint64("storm.seed", 0, "run only the storm of this `seed`, such as that of a failure")
 )
 
@@ -63,7 +63,7 @@ var (
 // same decisions.
 func TestR10Storm(t *testing.T) {
 	seeds, more := []uint64{1, 2, 3, 4}, *randomStorms
-	if testing.Short() || raced() {
+	if testing.Short() {
 		more = 0
 	}
 	for range more {
@@ -93,11 +93,14 @@ func TestR10Storm(t *testing.T) {
 	}
 }
 
-// raced reports whether the race detector watches. A storm takes five times as long then, so only those of fixed seeds run
-// under it.
-func raced() bool {
+// unlessRaced returns n, or 0 if the race detector watches: a storm takes five times as long then, so only those of fixed seeds
+// run under it, unless the flag says otherwise.
+func unlessRaced(n int) int {
 	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	if ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return 0
+	}
+	return n
 }
 
 // rage runs a storm from its beginning to its end.

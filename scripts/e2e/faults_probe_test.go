@@ -27,10 +27,11 @@ const (
 )
 
 // probe sends another host a numbered UDP message every millisecond until the test ends, and keeps the times of requests and
-// answers: the external view of an outage. The kernel timestamps the answers, so that a busy machine adds little error.
+// answers: the external view of an outage. The kernel timestamps the answers; the goroutine that answers may wait for a
+// processor.
 //
-// The test itself answers. A kernel has one socket for the echo replies (ICMP) of all namespaces on a processor: when 140 of
-// them wait for a neighbour in one namespace, it sends none in any other.
+// The kernel's own echo replies (ICMP) would not do: one socket sends those of all namespaces on a processor, and replies
+// that wait for a neighbour in one namespace can fill it.
 type probe struct {
 	conn *net.UDPConn
 	dst  *net.UDPAddr

@@ -22,7 +22,7 @@ const compareLimit = 5 * time.Minute
 // Runs the backends' benchmarks and perftest in one guest, and logs each result as
 // a ratio to that of perftest on rxe.
 func TestCompare(t *testing.T) {
-	binary := compiled(t, "ipoibd/scripts/vm/compare", "-tags=vm")
+	binary := guest.TestBinary(t, "ipoibd/scripts/vm/compare", "-tags=vm")
 	if guest.Enter(t) {
 		return
 	}

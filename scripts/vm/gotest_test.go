@@ -1,8 +1,6 @@
 package vm
 
 import (
-	"os"
-	"path"
 	"testing"
 	"time"
 
@@ -10,22 +8,6 @@ import (
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
-
-// binaryEnv, with the name of a package, passes the path of its compiled tests to
-// tests re-executed in their own namespaces.
-const binaryEnv = "TEST_IPOIBD_VM_TESTS_"
-
-// compiled compiles the tests of a package once, in the parent process.
-func compiled(t *testing.T, pkg string, flags ...string) string {
-	t.Helper()
-	env := binaryEnv + path.Base(pkg)
-	if binary := os.Getenv(env); binary != "" {
-		return binary
-	}
-	binary := guest.TestBinary(t, pkg, flags...)
-	t.Setenv(env, binary)
-	return binary
-}
 
 // verbsLimit bounds the conformance suite: ten times its duration on an idle
 // machine.
@@ -37,7 +19,7 @@ const rdmaLimit = 5 * time.Minute
 // The tests of hca/rdma, which manages the kernel's devices without libibverbs, pass
 // with a real kernel.
 func TestRDMA(t *testing.T) {
-	binary := compiled(t, "ipoibd/hca/rdma", "-tags=vm")
+	binary := guest.TestBinary(t, "ipoibd/hca/rdma", "-tags=vm")
 	if guest.Enter(t) {
 		return
 	}
@@ -51,7 +33,7 @@ func TestRDMA(t *testing.T) {
 // The backend for real HCAs passes its tests on two rxe devices. It also fulfils the
 // contract when guarded, as in the daemon, and with the race detector.
 func TestVerbs(t *testing.T) {
-	bare, guarded := compiled(t, "ipoibd/hca/verbs", "-tags=vm"), compiled(t, "ipoibd/hca/guard", "-tags=vm", "-race")
+	bare, guarded := guest.TestBinary(t, "ipoibd/hca/verbs", "-tags=vm"), guest.TestBinary(t, "ipoibd/hca/guard", "-tags=vm", "-race")
 	if guest.Enter(t) {
 		return
 	}
@@ -71,7 +53,7 @@ const bpfLimit = 5 * time.Minute
 
 // The eBPF programs load on older kernels, and do there what they do on that of this machine.
 func TestBPF(t *testing.T) {
-	binary := compiled(t, "ipoibd/bpf")
+	binary := guest.TestBinary(t, "ipoibd/bpf")
 	if guest.Enter(t) {
 		return
 	}

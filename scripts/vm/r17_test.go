@@ -15,7 +15,7 @@ const r17Limit = 3 * time.Minute
 // Resetting a real device, by reopening it and by deleting and adding it, needs no
 // file on a disk.
 func TestR17RealDeviceReset(t *testing.T) {
-	binary := compiled(t, "ipoibd/cmd/ipoibd/internal/daemon", "-tags=vm")
+	binary := guest.TestBinary(t, "ipoibd/cmd/ipoibd/internal/daemon", "-tags=vm")
 	if guest.Enter(t) {
 		return
 	}

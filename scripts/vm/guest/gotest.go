@@ -14,16 +14,19 @@ import (
 	"time"
 )
 
-// TestBinary compiles the tests of a package, for one or more guests, and returns
-// its path. It must be called before Enter, while the network that go may need is
-// available.
-func TestBinary(tb testing.TB, pkg string, flags ...string) string {
-	tb.Helper()
-	path := filepath.Join(tb.TempDir(), "go.test")
+// TestBinary compiles the tests of a package for guests into the kit, once, and returns their path. It must be called before
+// Enter, while the network that go may need is available.
+func TestBinary(t *testing.T, pkg string, flags ...string) string {
+	t.Helper()
+	Require(t)
+	path := filepath.Join(os.Getenv(kitEnv), filepath.Base(pkg)+".test")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", path}, flags...)
-	cmd := exec.CommandContext(tb.Context(), "go", append(args, pkg)...)
+	cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		tb.Fatalf("compile the tests of %s: %v\n%s", pkg, err, out)
+		t.Fatalf("compile the tests of %s: %v\n%s", pkg, err, out)
 	}
 	return path
 }

@@ -17,9 +17,9 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	for _, series := range kernel.AllSeries {
-		k, err := kernel.Get(ctx, series, os.Stderr)
-		if err == nil {
+	for _, b := range kernel.AllBuilds {
+		k, err := kernel.Get(ctx, b, os.Stderr)
+		if err == nil && b.Arch == kernel.AMD64 {
 			_, err = kernel.BuildModule(ctx, k, ibwire.Name, ibwire.Source, os.Stderr)
 		}
 		if err != nil {

@@ -5,7 +5,7 @@
 //
 // # A test
 //
-//	func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(guest.Main(m, kernel.AMD64)) }
 //
 //	func TestX(t *testing.T) {
 //		if guest.Enter(t) {
@@ -23,7 +23,8 @@
 // programs of this machine that tests use (iproute2 with rdma, ping, iperf3,
 // ibverbs-utils, perftest; busybox for the rest), and the agent as /init, which
 // loads the modules. The guest's root is in memory and it has no disk. A test
-// adds files by [Guest.Put]. Names are looked up in /usr/bin.
+// adds files by [Guest.Put]. Names are looked up in /usr/bin. A guest with an arm64
+// processor has only the agent.
 //
 // # Channel
 //

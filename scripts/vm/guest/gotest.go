@@ -9,13 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"ipoibd/scripts/vm/kernel"
 )
 
-// TestBinary compiles the tests of a package for guests into the kit, once, and returns their path. It must be called before
-// Enter, while the network that go may need is available.
+// TestBinary compiles the tests of a package for guests into the kit, once, and returns their path. Those for another
+// architecture are compiled without cgo. It must be called before Enter, while the network that go may need is available.
 func TestBinary(t *testing.T, pkg string, flags ...string) string {
 	t.Helper()
 	Require(t)
@@ -25,6 +28,9 @@ func TestBinary(t *testing.T, pkg string, flags ...string) string {
 	}
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", path}, flags...)
 	cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
+	if arch() != kernel.Arch(runtime.GOARCH) {
+		cmd.Env = append(os.Environ(), "GOARCH="+string(arch()), "CGO_ENABLED=0")
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("compile the tests of %s: %v\n%s", pkg, err, out)
 	}

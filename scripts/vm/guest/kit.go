@@ -16,10 +16,7 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// emulator runs the guests.
-const emulator = "qemu-system-x86_64"
-
-// programs are the programs of this machine that every guest has, in addition to the
+// programs are the programs of this machine that every guest of its architecture has, in addition to the
 // applets of busybox, and their Debian packages.
 var programs = []struct{ name, pkg string }{
 	{"sh", "dash"},            // busybox's sh prefers applets to programs,
@@ -63,26 +60,36 @@ const (
 // makeKit fills a folder with the files that guests boot from: a folder for each
 // series of kernels with vmlinux, initramfs and release. Errors that wrap
 // kernel.ErrMissing name what this machine lacks.
-func makeKit(ctx context.Context, dir string) error {
-	if err := check(); err != nil {
+func makeKit(ctx context.Context, dir string, arch kernel.Arch) error {
+	if err := check(arch); err != nil {
 		return err
 	}
-	for pkg, cgo := range map[string]string{agentPkg: "0", numberedPkg: "0", ipoibdPkg: "1"} {
-		if err := compile(ctx, dir, pkg, "CGO_ENABLED="+cgo); err != nil {
+	wanted := map[string]string{agentPkg: "CGO_ENABLED=0"}
+	if hasPrograms(arch) {
+		wanted[numberedPkg], wanted[ipoibdPkg] = "CGO_ENABLED=0", "CGO_ENABLED=1"
+	}
+	for pkg, cgo := range wanted {
+		if err := compile(ctx, dir, pkg, cgo, "GOARCH="+string(arch)); err != nil {
 			return err
 		}
 	}
-	for _, series := range kernel.AllSeries {
-		k, err := kernel.Get(ctx, series, os.Stderr)
+	for _, b := range kernel.AllBuilds {
+		if b.Arch != arch {
+			continue
+		}
+		k, err := kernel.Get(ctx, b, os.Stderr)
 		if err != nil {
 			return err
 		}
-		if err := addKernel(ctx, filepath.Join(dir, string(series)), dir, k); err != nil {
+		if err := addKernel(ctx, filepath.Join(dir, string(b.Series)), dir, k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// hasPrograms reports whether guests have programs of this machine, and ipoibd, which needs libraries of this machine.
+func hasPrograms(arch kernel.Arch) bool { return arch == kernel.AMD64 }
 
 // Program returns the path, on this machine, of a program of this tree that guests
 // have in /usr/bin: ipoibd or numbered.
@@ -90,9 +97,9 @@ func Program(name string) string { return filepath.Join(os.Getenv(kitEnv), name)
 
 // check checks for everything that guests need except kernels, and reports all that
 // is missing.
-func check() error {
+func check(arch kernel.Arch) error {
 	var errs []error
-	if runtime.GOARCH != "amd64" {
+	if runtime.GOARCH != string(kernel.AMD64) {
 		errs = append(errs, errors.New("guests need an amd64 machine"))
 	}
 	lacks := func(name, pkg string) {
@@ -100,14 +107,16 @@ func check() error {
 			errs = append(errs, fmt.Errorf("%s is missing (Debian package %s)", name, pkg))
 		}
 	}
-	lacks(emulator, "qemu-system-x86")
-	lacks("busybox", "busybox-static")
-	for _, p := range programs {
-		lacks(p.name, p.pkg)
-	}
-	for _, name := range providers {
-		if found, _ := filepath.Glob(fmt.Sprintf(providerFile, name)); len(found) == 0 {
-			errs = append(errs, fmt.Errorf("the %s driver of libibverbs is missing (Debian package ibverbs-providers)", name))
+	lacks(machines[arch].emulator, machines[arch].pkg)
+	if hasPrograms(arch) {
+		lacks("busybox", "busybox-static")
+		for _, p := range programs {
+			lacks(p.name, p.pkg)
+		}
+		for _, name := range providers {
+			if found, _ := filepath.Glob(fmt.Sprintf(providerFile, name)); len(found) == 0 {
+				errs = append(errs, fmt.Errorf("the %s driver of libibverbs is missing (Debian package ibverbs-providers)", name))
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -117,9 +126,9 @@ func check() error {
 }
 
 // compile builds a program of ours into dir.
-func compile(ctx context.Context, dir, pkg, env string) error {
+func compile(ctx context.Context, dir, pkg string, env ...string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", dir+"/", pkg)
-	cmd.Env = append(os.Environ(), env)
+	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
@@ -137,8 +146,10 @@ func addKernel(ctx context.Context, into, built string, k kernel.Kernel) error {
 	if err := os.WriteFile(filepath.Join(into, releaseName), []byte(k.Release()), 0o644); err != nil {
 		return err
 	}
-	if err := addInfiniBand(ctx, filepath.Join(into, infiniBandName), k); err != nil {
-		return err
+	if len(k.InfiniBand) > 0 {
+		if err := addInfiniBand(ctx, filepath.Join(into, infiniBandName), k); err != nil {
+			return err
+		}
 	}
 	return writeImage(filepath.Join(into, imageName), built, k)
 }
@@ -155,14 +166,16 @@ func writeImage(into, built string, k kernel.Kernel) error {
 		b.Dir(dir)
 	}
 	b.Copy("/init", filepath.Join(built, path.Base(agentPkg)))
-	for _, pkg := range []string{ipoibdPkg, numberedPkg} {
-		b.Program("/usr/bin/"+path.Base(pkg), filepath.Join(built, path.Base(pkg)))
-	}
 	for _, m := range k.Modules {
 		b.Copy("/modules/"+filepath.Base(m), m)
 	}
-	if err := addPrograms(b); err != nil {
-		return err
+	if hasPrograms(k.Arch) {
+		for _, pkg := range []string{ipoibdPkg, numberedPkg} {
+			b.Program("/usr/bin/"+path.Base(pkg), filepath.Join(built, path.Base(pkg)))
+		}
+		if err := addPrograms(b); err != nil {
+			return err
+		}
 	}
 	if err := b.Close(); err != nil {
 		return err

@@ -11,18 +11,20 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// Environment variables for tests re-executed in their own namespaces: the kit's
+// Environment variables for tests re-executed in their own namespaces: the architecture of the guests, and their kit's
 // folder, or the reason why there is none.
 const (
+	archEnv    = "TEST_IPOIBD_VM_ARCH"
 	kitEnv     = "TEST_IPOIBD_VM_KIT"
 	missingEnv = "TEST_IPOIBD_VM_MISSING"
 )
 
-// Main creates the kit, runs the tests and returns their exit status.
-func Main(m *testing.M) int {
+// Main creates the kit for guests of an architecture, runs the tests and returns their exit status.
+func Main(m *testing.M, arch kernel.Arch) int {
 	if os.Getenv(kitEnv) != "" {
 		return m.Run()
 	}
+	_ = os.Setenv(archEnv, string(arch)) // fails only for invalid names
 	dir, release, err := newKitDir()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -39,7 +41,7 @@ func Main(m *testing.M) int {
 // offerKit creates the kit and passes its location, or the reason why it is missing,
 // to the tests.
 func offerKit(dir string) error {
-	err := makeKit(context.Background(), dir)
+	err := makeKit(context.Background(), dir, arch())
 	if errors.Is(err, kernel.ErrMissing) {
 		return os.Setenv(missingEnv, err.Error())
 	}
@@ -48,6 +50,9 @@ func offerKit(dir string) error {
 	}
 	return os.Setenv(kitEnv, dir)
 }
+
+// arch returns the architecture of this process's guests.
+func arch() kernel.Arch { return kernel.Arch(os.Getenv(archEnv)) }
 
 // Require skips a test with guests if they are not available; with CI=true in the environment the test fails.
 func Require(t *testing.T) {

@@ -12,21 +12,34 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/scripts/vm/kernel"
 	"ipoibd/scripts/vm/protocol"
 )
 
 // commandLine is the kernel's command line, for a quick guest: it tests no ciphers, and clears pages neither twice nor by
 // the megabyte. A panic ends the machine. The watchdog of the TSC stays on: on a busy machine the kernel may measure a TSC
 // frequency that is wrong by a factor of five, and then must use the HPET.
-const commandLine = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check " +
+const commandLine = "console=%s quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check " +
 	"cryptomgr.notests=1 init_on_alloc=0 transparent_hugepage=never"
 
-// cpu has every feature that QEMU emulates except four. After CMPXCHG16B, QEMU 7.2 leaves the result of an earlier
+// machine is the machine that QEMU emulates.
+type machine struct {
+	emulator, pkg string // the program, and its Debian package
+	kind, cpu     string
+	console       string // the kernel's name of the serial port
+}
+
+var machines = map[kernel.Arch]machine{
+	kernel.AMD64: {"qemu-system-x86_64", "qemu-system-x86", "pc", cpuAMD64, "ttyS0"},
+	kernel.ARM64: {"qemu-system-aarch64", "qemu-system-arm", "virt", "cortex-a72", "ttyAMA0"},
+}
+
+// cpuAMD64 has every feature that QEMU emulates except four. After CMPXCHG16B, QEMU 7.2 leaves the result of an earlier
 // comparison in EFLAGS. The kernel's SLUB allocator uses this instruction if the CPU has it, and the kernel then dies of a
 // double fault at the next interrupt. The other three make guests slow: with ERMS, the kernel and libc copy and clear
 // memory by instructions that QEMU executes byte by byte; SMAP ends a translated block twice in each copy from or to user
 // space; and page tables of five levels take longer to walk.
-const cpu = "max,-cx16,-erms,-smap,-la57"
+const cpuAMD64 = "max,-cx16,-erms,-smap,-la57"
 
 // firstFD is the child's number of the first descriptor in exec.Cmd's ExtraFiles.
 const firstFD = 3
@@ -50,7 +63,7 @@ func (g *Guest) start(spec Spec) error {
 			files = append(files, nic.Segment.Tap())
 		}
 	}
-	g.cmd = exec.Command(emulator, g.arguments(spec, image)...)
+	g.cmd = exec.Command(machines[arch()].emulator, g.arguments(spec, image)...)
 	g.cmd.Stdout, g.cmd.Stderr = &g.errors, &g.errors
 	g.cmd.ExtraFiles = files
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -79,14 +92,15 @@ func (g *Guest) wait() {
 
 func (g *Guest) arguments(spec Spec, image string) []string {
 	kit := filepath.Join(os.Getenv(kitEnv), string(spec.Series))
+	m := machines[arch()]
 	args := []string{
-		"-machine", "pc", "-accel", "tcg", "-cpu", cpu,
+		"-machine", m.kind, "-accel", "tcg", "-cpu", m.cpu,
 		"-smp", fmt.Sprint(max(1, spec.CPUs)),
 		"-m", fmt.Sprint(orDefault(spec.Memory, defaultMemory)),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(kit, vmlinuxName),
 		"-initrd", image,
-		"-append", commandLine,
+		"-append", fmt.Sprintf(commandLine, m.console),
 		"-serial", "file:" + g.console,
 		"-device", "virtio-serial-pci",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", firstFD),

@@ -12,7 +12,7 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(guest.Main(m, kernel.AMD64)) }
 
 // carrierLimit bounds how long the kernel's IPoIB takes to join the broadcast group, with its retries after requests
 // that were lost while the guest booted: ten times its duration on an idle machine.

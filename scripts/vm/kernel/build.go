@@ -34,9 +34,9 @@ func BuildModule(ctx context.Context, k Kernel, name string, source fs.FS, progr
 	}
 	dir, err := headers(ctx, k, root, progress)
 	if err != nil {
-		return "", fmt.Errorf("%w: headers of kernel %s: %w", ErrMissing, k.Series, err)
+		return "", fmt.Errorf("%w: headers of kernel %s: %w", ErrMissing, k.Build, err)
 	}
-	fmt.Fprintf(progress, "kernel %s: compiling %s\n", k.Series, name)
+	fmt.Fprintf(progress, "kernel %s: compiling %s\n", k.Build, name)
 	work, err := workDir(root)
 	if err != nil {
 		return "", err

@@ -28,17 +28,18 @@ func folder(t *testing.T, root, name string, made time.Time) string {
 	return dir
 }
 
-// Publishing a kernel removes older ones of its series, and keeps other series.
+// Publishing a kernel removes older ones of its build, and keeps others.
 func TestPublish(t *testing.T) {
 	root := t.TempDir()
 	other := folder(t, root, "linux-image-6.12.3+deb12-amd64_6.12.3-1_00", time.Now())
+	arm := folder(t, root, "linux-image-6.1.0-1-arm64_6.1.5-1_00", time.Now())
 	old := folder(t, root, "linux-image-6.1.0-1-amd64_6.1.5-1_00", time.Now())
 	work := folder(t, root, "making", time.Now())
 	dir := filepath.Join(root, "linux-image-6.1.0-2-amd64_6.1.6-1_00")
-	if err := publish(work, dir, inCache(root, "6.1")); err != nil {
+	if err := publish(work, dir, inCache(root, Build{"6.1", AMD64})); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]bool{other: true, old: false, work: false, dir: true} {
+	for path, want := range map[string]bool{other: true, arm: true, old: false, work: false, dir: true} {
 		if got := !modified(path).IsZero(); got != want {
 			t.Errorf("%s exists: %v, want %v", filepath.Base(path), got, want)
 		}
@@ -50,11 +51,12 @@ func TestOpen(t *testing.T) {
 	newer := folder(t, root, "linux-image-6.1.0-2-amd64_6.1.6-1_00", time.Now())
 	folder(t, root, "linux-image-6.1.0-1-amd64_6.1.5-1_00", time.Now().Add(-time.Hour))
 	folder(t, root, "linux-image-6.12.3+deb12-amd64_6.12.3-1_00", time.Now().Add(time.Hour))
-	cached := inCache(root, "6.1")
+	b := Build{"6.1", AMD64}
+	cached := inCache(root, b)
 	if len(cached) != 2 || cached[0] != newer {
 		t.Fatalf("in the cache: %q", cached)
 	}
-	k, err := open("6.1", cached[0])
+	k, err := open(b, cached[0])
 	if err != nil {
 		t.Fatal(err)
 	}

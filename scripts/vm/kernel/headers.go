@@ -20,7 +20,7 @@ const sources = "/usr/src/"
 // the lock of the cache.
 func headers(ctx context.Context, k Kernel, root string, progress io.Writer) (string, error) {
 	pkg := debian{headersPrefix + k.Release(), k.packageVersion()}
-	dir := filepath.Join(root, pkg.name+"_"+pkg.version)
+	dir := filepath.Join(root, pkg.folder())
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -33,7 +33,7 @@ func headers(ctx context.Context, k Kernel, root string, progress io.Writer) (st
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	fmt.Fprintf(progress, "kernel %s: downloading %s\n", k.Series, strings.Join(packages, " "))
+	fmt.Fprintf(progress, "kernel %s: downloading %s\n", k.Build, strings.Join(packages, " "))
 	if _, err := command(ctx, work, "apt-get", append([]string{"-qq", "download"}, packages...)...); err != nil {
 		return "", err
 	}
@@ -50,7 +50,7 @@ func headers(ctx context.Context, k Kernel, root string, progress io.Writer) (st
 	if err := relocate(tree, pkg.name, dir); err != nil {
 		return "", err
 	}
-	return dir, publish(tree, dir, inFolder(root, headersPrefix, k.Series))
+	return dir, publish(tree, dir, inFolder(root, headersPrefix, k.Build))
 }
 
 // headerPackages lists the packages that make up a kernel's headers: that of its flavour, and those that it depends on

@@ -16,6 +16,7 @@ linux-image-6.1.0-50-amd64 - Linux 6.1 for 64-bit PCs (signed)
 linux-image-6.1.0-50-cloud-amd64 - Linux 6.1 for x86-64 cloud (signed)
 linux-image-6.1.0-60-rt-amd64 - Linux 6.1 for 64-bit PCs, PREEMPT_RT (signed)
 linux-image-6.1.0-70-amd64-unsigned - Linux 6.1 for 64-bit PCs
+linux-image-6.1.0-71-arm64 - Linux 6.1 for 64-bit ARMv8 machines (signed)
 linux-image-6.1.0-8-amd64-dbg - Debug symbols
 linux-image-6.12-amd64 - Linux for 64-bit PCs (meta-package)
 linux-image-6.12.9+deb12-amd64 - Linux 6.12 for 64-bit PCs (signed)
@@ -24,15 +25,16 @@ linux-image-6.12.118+deb12-cloud-amd64 - Linux 6.12 for x86-64 cloud (signed)
 linux-image-amd64 - Linux for 64-bit PCs (meta-package)
 linux-image-
 `
-	for series, want := range map[Series]string{
-		"6.1":  "linux-image-6.1.0-50-amd64",
-		"6.12": "linux-image-6.12.117+deb12-amd64",
+	for b, want := range map[Build]string{
+		{"6.1", AMD64}:  "linux-image-6.1.0-50-amd64",
+		{"6.12", AMD64}: "linux-image-6.12.117+deb12-amd64",
+		{"6.1", ARM64}:  "linux-image-6.1.0-71-arm64",
 	} {
-		if got, ok := newestOf(series, search); !ok || got != want {
-			t.Errorf("%s: %s, %v, want %s", series, got, ok, want)
+		if got, ok := newestOf(b, search); !ok || got != want {
+			t.Errorf("%s: %s, %v, want %s", b, got, ok, want)
 		}
 	}
-	if got, ok := newestOf("5.10", search); ok {
+	if got, ok := newestOf(Build{"5.10", AMD64}, search); ok {
 		t.Errorf("kernel of 5.10: %s, want none", got)
 	}
 }

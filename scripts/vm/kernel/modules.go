@@ -12,18 +12,21 @@ import (
 
 // wanted are the modules that guests load, in addition to those that these need.
 // Modules that a series has built in are skipped.
-var wanted = []string{
-	"virtio_pci", "virtio_net", // the NICs
-	"virtio_console", // the channel to the agent
-	"crc32_generic",  // rdma_rxe requests "crc32" by name, which depmod cannot see
-	"ib_uverbs", "ib_umad", "rdma_rxe",
-	"tun", "veth", "macvlan", "dummy", "bridge", "8021q",
-	"sch_netem", "sch_tbf", "sch_ingress", "cls_bpf",
-	"tcp_diag", "udp_diag", // ss
+var wanted = map[Arch][]string{
+	AMD64: {
+		"virtio_pci", "virtio_net", // the NICs
+		"virtio_console", // the channel to the agent
+		"crc32_generic",  // rdma_rxe requests "crc32" by name, which depmod cannot see
+		"ib_uverbs", "ib_umad", "rdma_rxe",
+		"tun", "veth", "macvlan", "dummy", "bridge", "8021q",
+		"sch_netem", "sch_tbf", "sch_ingress", "cls_bpf",
+		"tcp_diag", "udp_diag", // ss
+	},
+	ARM64: {"virtio_pci", "virtio_console", "tun", "veth", "sch_ingress", "cls_bpf"}, // for eBPF programs
 }
 
 // infiniBand are the modules that tests on an InfiniBand subnet load in addition.
-var infiniBand = []string{"rdmavt", "ib_ipoib"}
+var infiniBand = map[Arch][]string{AMD64: {"rdmavt", "ib_ipoib"}}
 
 // The folders of a kernel with these modules.
 const (
@@ -32,14 +35,14 @@ const (
 )
 
 // wantedHash distinguishes lists of modules.
-func wantedHash() string {
-	sum := sha256.Sum256([]byte(strings.Join(wanted, " ") + "\n" + strings.Join(infiniBand, " ")))
+func wantedHash(arch Arch) string {
+	sum := sha256.Sum256([]byte(strings.Join(wanted[arch], " ") + "\n" + strings.Join(infiniBand[arch], " ")))
 	return fmt.Sprintf("%x", sum[:4])
 }
 
 // extractModules writes the modules of an unpacked package into the folders of a kernel, as
 // 00-name.ko and so on, in loading order.
-func extractModules(ctx context.Context, tree, release, into string) error {
+func extractModules(ctx context.Context, tree, release, into string, arch Arch) error {
 	if _, err := command(ctx, "", "depmod", "--basedir", tree, release); err != nil {
 		return err
 	}
@@ -53,11 +56,11 @@ func extractModules(ctx context.Context, tree, release, into string) error {
 		return err
 	}
 	modules, isBuiltin := parseDeps(string(dep)), parseBuiltin(string(builtin))
-	first, err := loadOrder(wanted, modules, isBuiltin)
+	first, err := loadOrder(wanted[arch], modules, isBuiltin)
 	if err != nil {
 		return err
 	}
-	all, err := loadOrder(slices.Concat(wanted, infiniBand), modules, isBuiltin)
+	all, err := loadOrder(slices.Concat(wanted[arch], infiniBand[arch]), modules, isBuiltin)
 	if err != nil {
 		return err
 	}

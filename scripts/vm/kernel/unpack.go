@@ -12,7 +12,7 @@ import (
 )
 
 // unpack creates work/kernel, a folder for the cache, from work/kernel.deb.
-func unpack(ctx context.Context, work string) error {
+func unpack(ctx context.Context, work string, arch Arch) error {
 	tree := filepath.Join(work, "tree")
 	if _, err := command(ctx, work, "dpkg-deb", "--extract", "kernel.deb", tree); err != nil {
 		return err
@@ -27,14 +27,18 @@ func unpack(ctx context.Context, work string) error {
 			return err
 		}
 	}
-	if err := extractModules(ctx, tree, filepath.Base(release), into); err != nil {
+	if err := extractModules(ctx, tree, filepath.Base(release), into, arch); err != nil {
 		return err
 	}
 	image, err := only(filepath.Join(tree, "boot", "vmlinuz-*"))
 	if err != nil {
 		return err
 	}
-	return extractVmlinux(ctx, image, filepath.Join(into, "vmlinux"))
+	vmlinux := filepath.Join(into, "vmlinux")
+	if arch == ARM64 { // an Image, which is not compressed
+		return os.Rename(image, vmlinux)
+	}
+	return extractVmlinux(ctx, image, vmlinux)
 }
 
 // only returns the only path that matches.

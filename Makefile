@@ -64,8 +64,8 @@ IS_E2E  := $$1 == "$(E2E)"
 DEB     := ipoibd/scripts/deb
 IS_DEB  := $$1 == "$(DEB)"
 IB      := ipoibd/scripts/vm/infiniband
-VM      := ipoibd/scripts/vm $(IB)
-IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband)?$$/
+VM      := ipoibd/scripts/vm $(IB) ipoibd/scripts/vm/arm64
+IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband|\/arm64)?$$/
 SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
 DAEMONS := ^TestDaemonsOnASubnet$$

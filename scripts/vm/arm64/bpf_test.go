@@ -1,0 +1,24 @@
+// Package arm64 holds the tests of guests with 64-bit ARM processors: whether the eBPF programs, which are compiled once for
+// all little-endian machines, load there and do what they do here. `make test-vm` runs them.
+package arm64
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+func TestMain(m *testing.M) { os.Exit(guest.Main(m, kernel.ARM64)) }
+
+// limit bounds the tests in the guest: several times their duration on an idle machine.
+const limit = 8 * time.Minute
+
+func TestBPF(t *testing.T) {
+	binary := guest.TestBinary(t, "ipoibd/bpf")
+	guest.Require(t)
+	g := guest.Boot(t, guest.Spec{Series: "6.12"})
+	g.RunTests(t, binary, limit, nil, "-test.skip=^TestGeneratedFilesAreCurrent$")
+}

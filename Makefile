@@ -32,8 +32,9 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ipoibd
 export GOCACHE             := $(CACHE)/go-build
 export GOLANGCI_LINT_CACHE := $(CACHE)/golangci-lint
 export FUZZTIME
-# The version is set by -ldflags: Go's own stamp requires a checkout that git trusts.
-export GOFLAGS := $(GOFLAGS) -buildvcs=false
+# The version is set by -ldflags: Go's own stamp requires a checkout that git trusts. Without paths in what is compiled, a
+# checkout in another folder finds it in the cache.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false -trimpath
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LINT    := go tool -modfile=tools/go.mod golangci-lint
@@ -78,7 +79,7 @@ ARM64   := $(addprefix ./,hca hca/roce hca/checksum hca/segment hca/join hca/sof
 
 .PHONY: build
 build: ## compile bin/ipoibd
-	go build -trimpath -ldflags '-s -w -X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
+	go build -ldflags '-s -w -X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
 # Builds the images ipoibd and ipoibd:debian, with Docker or ENGINE=podman. BASE names the
 # Debian image on which the second is based; ARCH=arm64 builds ipoibd:arm64.

@@ -19,7 +19,6 @@ const (
 	ipv4VerIHL  = 0x45
 	ipv4Proto   = 9
 	ipv4UDP     = 17
-	ipv4Sum     = 10
 	ipv4SrcAddr = 12
 	ipv4DstAddr = 16
 )
@@ -31,9 +30,9 @@ const (
 // If network is unknown, the header decides, as in ib_get_rdma_header_version of
 // drivers/infiniband/core/verbs.c: an area that begins like an IPv6 header counts as
 // IPv4 if a complete IPv4 header with a correct checksum follows. A sender can choose
-// IPv6 addresses that look like one. An IPv4 header without a checksum (zero) counts
-// only if there is no IPv6 header, or network is IPv4: rxe loops a message back to
-// its own port before it fills in the checksum.
+// IPv6 addresses that look like one. Otherwise the checksum does not matter, because the
+// device has verified it: rxe loops a message back to its own port before it fills in
+// the checksum, so the field has what was in the memory before.
 //
 // Errors: ErrGRH. ParseGRH does not allocate.
 func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
@@ -43,9 +42,8 @@ func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
 	src = src[:GRHLen]
 	ip, isIPv6 := src[grhIPv4:], src[0]>>4 == 6
 	isIPv4 := ip[0] == ipv4VerIHL && ip[ipv4Proto] == ipv4UDP // without options
-	if isIPv4 && IPv4Checksum(ip) != 0 {
-		unsummed := ip[ipv4Sum] == 0 && ip[ipv4Sum+1] == 0
-		isIPv4 = unsummed && (!isIPv6 || network == NetworkIPv4)
+	if isIPv4 && isIPv6 && network == NetworkUnknown {
+		isIPv4 = IPv4Checksum(ip) == 0
 	}
 	switch {
 	case isIPv4 && network != NetworkIPv6:

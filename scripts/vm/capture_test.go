@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/gopacket/gopacket/pcapgo"
@@ -42,9 +43,10 @@ func newDatagram(tb testing.TB, frame []byte) datagram {
 // captureEcho captures echo requests and their answers on an endpoint with a real device.
 func captureEcho(t *testing.T, a, b *endpoint) (file string) {
 	t.Helper()
-	p := a.start("ipoibd", "capture", "--control", a.control, "--level", "roce", "--count", "12")
+	p := a.start("ipoibd", "capture", "--control", a.control, "--level", "roce")
 	eventually(t, "the capture begins", func() bool { return p.Stdout() != "" })
 	ping(t, a, b.ip4(), 8, 100)
+	p.Signal(syscall.SIGINT)
 	awaitExit(t, p)
 	return p.Stdout()
 }

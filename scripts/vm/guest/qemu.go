@@ -35,7 +35,7 @@ var machines = map[kernel.Arch]machine{
 }
 
 // cpuAMD64 has every feature that QEMU emulates except four. After CMPXCHG16B, QEMU 7.2 leaves the result of an earlier
-// comparison in EFLAGS. The kernel's SLUB allocator uses this instruction if the CPU has it, and the kernel then dies of a
+// comparison in EFLAGS. The kernel's SLUB allocator uses this instruction if the CPU offers it, and the kernel dies of a
 // double fault at the next interrupt. The other three make guests slow: with ERMS, the kernel and libc copy and clear
 // memory by instructions that QEMU executes byte by byte; SMAP ends a translated block twice in each copy from or to user
 // space; and page tables of five levels take longer to walk.

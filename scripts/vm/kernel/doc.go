@@ -1,7 +1,7 @@
 // Package kernel gets Debian's kernels for the guests of tests. It installs
 // nothing, and does not use this machine's own kernel.
 //
-// [Get] downloads the package of the newest generic kernel of a [Series] that apt
+// [Get] downloads the package of the newest generic kernel of a [Build] that apt
 // offers (not cloud, which lacks rxe, nor rt nor unsigned), unpacks it and caches
 // two parts of it:
 //

@@ -127,15 +127,18 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-vm
+.PHONY: test-tidy test-lint test-unit test-pure test-raced test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
 	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=10000x scripts/fuzz)
-test-unit:
+# Rings of two parts have a target for each, so that the second part runs even if the first one fails.
+test-unit: test-pure test-raced
+test-pure:
 	$(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(UNIT_BUDGET))
+test-raced:
 	$(call ring,$(call packages,$(IS_UNIT) && !($(IS_PURE))),$(UNIT_BUDGET),-race)
 # The storms of random seeds, which test-unit leaves out.
 test-storm:
@@ -166,9 +169,11 @@ test-docker: deps-docker
 	$(call ring,$(DOCKER),$(DOCKER_BUDGET),-count=1)
 # OpenSM on a simulated InfiniBand switch: the lab itself, then three daemons in a guest. It runs by itself, because the
 # limit of its time includes what runs beside it.
-test-sm: deps-vm deps-sm
-	@go run ./scripts/vm/fetch 2>&1
+test-sm: test-lab test-daemons
+test-lab: deps-vm deps-sm
 	$(call ring,$(SM),$(SM_BUDGET),-race -count=1)
+test-daemons: deps-vm deps-sm
+	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide
 # the progress of the download. One package runs at a time: four guests on two processors exceed the limits of tests.

@@ -22,7 +22,7 @@ import (
 func TestBinary(t *testing.T, pkg string, flags ...string) string {
 	t.Helper()
 	Require(t)
-	path := filepath.Join(os.Getenv(kitEnv), filepath.Base(pkg)+".test")
+	path := filepath.Join(os.Getenv(kitEnv), strings.ReplaceAll(pkg, "/", "-")+".test")
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}

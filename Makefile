@@ -35,6 +35,8 @@ export FUZZTIME
 # The version is set by -ldflags: Go's own stamp requires a checkout that git trusts. Without paths in what is compiled, a
 # checkout in another folder finds it in the cache.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false -trimpath
+# By default the race detector keeps each process for a second at its end. Every test with namespaces is a process.
+export GORACE := $(GORACE) atexit_sleep_ms=0
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LINT    := go tool -modfile=tools/go.mod golangci-lint

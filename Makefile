@@ -72,7 +72,7 @@ IS_E2E  := $$1 == "$(E2E)"
 DEB     := ipoibd/scripts/deb
 IS_DEB  := $$1 == "$(DEB)"
 IB      := ipoibd/scripts/vm/infiniband
-VM      := ipoibd/scripts/vm $(IB) ipoibd/scripts/vm/arm64
+RXE     := ipoibd/scripts/vm
 IS_VM   := $$1 ~ /^ipoibd\/scripts\/vm(\/infiniband|\/arm64)?$$/
 SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
@@ -129,7 +129,7 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-pure test-raced test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm
+.PHONY: test-tidy test-lint test-unit test-pure test-raced test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm test-rxe test-infiniband
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
@@ -177,11 +177,16 @@ test-lab: deps-vm deps-sm
 test-daemons: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
-# Guests with Debian's kernels. The kernels are fetched first, because go test would hide
-# the progress of the download. One package runs at a time: four guests on two processors exceed the limits of tests.
-test-vm: deps-vm deps-sm
+# Guests with Debian's kernels. The kernels are fetched first, because go test would hide the progress of the download.
+# At most three guests run at a time: four on two processors exceed the limits of tests. Those on a subnet wait half of the
+# time, so the guest for another architecture runs beside them.
+test-vm: test-rxe test-infiniband
+test-rxe: deps-vm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(VM),$(VM_BUDGET),-count=1 -p=1 -skip='$(DAEMONS)')
+	$(call ring,$(RXE),$(VM_BUDGET),-count=1)
+test-infiniband: deps-vm deps-sm
+	@go run ./scripts/vm/fetch 2>&1
+	$(call ring,$(IB) ipoibd/scripts/vm/arm64,$(VM_BUDGET),-count=1 -skip='$(DAEMONS)')
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm
@@ -247,10 +252,11 @@ soak-deb: deps-deb
 soak-docker: deps-docker
 	@cd scripts/docker && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak
 
+# All tests with guests, each on every kernel.
 .PHONY: soak-vm
-soak-vm: deps-vm
+soak-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch
-	@cd scripts/vm && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -run='^(TestR22R24Removal|TestRxeWithSoftwareHCA)$$'
+	@go test -count=1 -v -p=1 -timeout=$(SOAK_BUDGET) ./scripts/vm ./scripts/vm/infiniband -soak
 
 # To run only the patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants

@@ -44,10 +44,10 @@ func diagnosed(t *testing.T, g inGuest, want string, args ...string) (f finding)
 // Doctor names what only a machine of its own can show: a module that holds the UDP port, a real
 // HCA that is missing or whose link is down, and a clock that was set. Its commands help.
 func TestDoctor(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		g := newRxeGuest(t, series, nstest.NewSegment(t, 1500))
 		diagnosed(t, g, "", "--device", rxe0)
 		g.Run("ip", "link", "set", "eth0", "down")

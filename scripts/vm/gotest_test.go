@@ -59,6 +59,6 @@ func TestBPF(t *testing.T) {
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		g := guest.Boot(t, guest.Spec{Series: series})
-		g.RunTests(t, binary, bpfLimit, nil, "-test.skip=^TestGeneratedFilesAreCurrent$")
+		g.RunTests(t, binary, bpfLimit, nil, "-test.skip=^TestGeneratedFilesAreCurrent$", "-packets=1000")
 	})
 }

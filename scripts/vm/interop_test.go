@@ -54,7 +54,7 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 				m.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu.underlay))
 			}
 			for j, f := range families {
-				if (i+j+nth)%2 != 0 && !*soak {
+				if (i+j+nth)%2 != 0 && !guest.Soak() {
 					continue
 				}
 				t.Logf("%s underlay, IB MTU %d", f.name, mtu.ib)

@@ -12,10 +12,10 @@ import (
 // A killed daemon leaves nothing open: its rxe device can be deleted. The next
 // daemon, on the same device or on one added again, adopts ib0, and traffic resumes.
 func TestKilledOnRxe(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		a, b := newRealPair(t, series)
 		for _, replug := range []bool{false, true} {
 			a.kill()

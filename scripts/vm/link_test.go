@@ -16,7 +16,7 @@ func TestSegment(t *testing.T) {
 		return
 	}
 	segment := nstest.NewSegment(t, 4200)
-	a, b := twoGuests(t, kernel.AllSeries[0], segment)
+	a, b := twoGuests(t, segment)
 	for _, mtu := range []int{4200, 1500} {
 		for _, g := range []machine{a, b} {
 			g.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu))
@@ -33,11 +33,11 @@ func TestSegment(t *testing.T) {
 	}
 }
 
-// twoGuests boots hosts 0 and 1 of a segment.
-func twoGuests(t *testing.T, series kernel.Series, segment *nstest.Segment) (a, b inGuest) {
+// twoGuests boots hosts 0 and 1 of a segment, with the oldest and the newest kernel.
+func twoGuests(t *testing.T, segment *nstest.Segment) (a, b inGuest) {
 	t.Helper()
 	var specs []guest.Spec
-	for i := range 2 {
+	for i, series := range []kernel.Series{kernel.AllSeries[0], kernel.AllSeries[len(kernel.AllSeries)-1]} {
 		specs = append(specs, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: i}}})
 	}
 	guests := guest.BootAll(t, specs...)

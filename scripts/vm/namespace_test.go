@@ -13,10 +13,10 @@ import (
 // adds GIDs to the port's table. A daemon works and does not use these GIDs. A daemon
 // in another namespace than the netdev reports that.
 func TestGIDsOfOtherNamespaces(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 1500)
 		g := newRxeGuest(t, series, segment)
 		g.Run("ip", "addr", "del", nstest.IPv4(0)+"/24", "dev", "eth0")

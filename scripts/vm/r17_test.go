@@ -16,10 +16,10 @@ const r17Limit = 3 * time.Minute
 // file on a disk.
 func TestR17RealDeviceReset(t *testing.T) {
 	binary := guest.TestBinary(t, "ipoibd/cmd/ipoibd/internal/daemon", "-tags=vm")
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		g := guest.Boot(t, guest.Spec{Series: series})
 		g.RunTests(t, binary, r17Limit, nil, "-test.run=^TestR17RealDeviceReset$")
 	})

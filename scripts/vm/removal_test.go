@@ -25,10 +25,10 @@ const (
 // cycles is how often the device, and the driver of its netdev, are removed and restored
 // under a connection.
 func cycles() int {
-	if *soak {
+	if guest.Soak() {
 		return 100
 	}
-	return 20
+	return 10
 }
 
 // The device of a daemon in a guest is removed and added many times while a
@@ -36,10 +36,10 @@ func cycles() int {
 // seconds, ib0 stays, without carrier, and the daemon uses the returned device only
 // if it is the same one. The same holds when the netdev's driver is unbound.
 func TestR22R24Removal(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		real, soft := newRealPair(t, series)
 		s := startStream(t, real, soft)
 		index := real.Run("cat", ifIndex)
@@ -114,10 +114,10 @@ func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
 // happens to the traffic. A reset by link adds the device again under its new name, and one that is
 // deleted and added again by its former name is used as well.
 func TestR22Renamed(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		const renamed = "rocep0s2"
 		real, soft := newRealPair(t, series, "--reset", "link")
 		s := startStream(t, real, soft)

@@ -17,10 +17,10 @@ import (
 // because the driver waits for them, then creates the device again. Traffic resumes, because
 // the daemon restores the addresses, the MTU and the routes of the new netdev.
 func TestR16R25FunctionReset(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		real, soft := newRealPair(t, series, "--reset", "driver", "--force")
 		requireFunctionReset(t, real, soft)
 		real.stop()

@@ -32,10 +32,10 @@ const shareGrace = 5 * time.Second
 // Two daemons share the device of a guest, and a peer outside sees whether they work. One boot serves all scenarios:
 // each ends with both daemons at work, but the last.
 func TestR16R21Sharing(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, underMTU)
 		g := newRxeGuest(t, series, segment)
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
@@ -135,10 +135,10 @@ func requireResetCutShort(t *testing.T, g inGuest, leader, other *sharer) {
 // by driver and in one by pci. The next daemon binds the driver and adds the device again. The
 // addresses of the netdev, which is another one, are the network manager's to restore.
 func TestR21FunctionResetCutShort(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, underMTU)
 		g := newRxeGuest(t, series, segment)
 		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")

@@ -16,10 +16,10 @@ import (
 // exchange messages over one segment without loss, and every frame between them has
 // the right ICRC. The fast path of each kernel carries the small ones of its guest.
 func TestSoftwareHCA(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 1500)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		host := newHost(t, segment)

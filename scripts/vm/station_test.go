@@ -14,10 +14,10 @@ import (
 // ib0 is a port of it. A server on the other host gives it an address. It is reached, also after the daemon was killed,
 // and reaches the other host.
 func TestGuestBehindBridge(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		underlay := nstest.NewSegment(t, 1500)
 		b := newEndpoint(t, newHost(t, underlay), 1)
 		b.join()
@@ -45,7 +45,7 @@ func TestGuestBehindBridge(t *testing.T) {
 		g.Run("ip", "address", "add", "fd44::100/64", "dev", "eth0", "nodad")
 
 		pings := "100"
-		if *soak {
+		if guest.Soak() {
 			pings = "1000"
 		}
 		both := func(when string) {

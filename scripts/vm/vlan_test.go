@@ -18,10 +18,10 @@ const twoPartitions = "devices:\n- underlay: " + nstest.Dev + "\n  pkeys: [0xfff
 // TestVLANs: the VLANs of a station behind a bridge become partitions, by the commands of docs/interface.md. It needs a
 // kernel with VLAN-aware bridges.
 func TestVLANs(t *testing.T) {
-	if guest.Enter(t) {
+	if guest.EnterBeside(t) {
 		return
 	}
-	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		underlay := nstest.NewSegment(t, 1500)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: underlay}}})}
 		g.Run("rmmod", "rdma_rxe") // it has the port of RoCEv2

@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -68,11 +69,25 @@ func Require(t *testing.T) {
 	}
 }
 
-// Enter is nstest.Enter for tests with guests. It calls Require.
+// soak selects the long forms of the tests that have one.
+var soak = flag.Bool("soak", false, "run the long forms")
+
+// Soak reports whether the long forms of tests run.
+func Soak() bool { return *soak }
+
+// Enter is nstest.EnterAlone for tests with guests. It calls Require.
 func Enter(t *testing.T) bool {
 	t.Helper()
 	Require(t)
 	return nstest.EnterAlone(t)
+}
+
+// EnterBeside is Enter for a test with a single guest, which runs beside other such tests: as many as -parallel permits,
+// one for each processor by default.
+func EnterBeside(t *testing.T) bool {
+	t.Helper()
+	Require(t)
+	return nstest.Enter(t)
 }
 
 // EachKernel runs a test as a subtest for each series of kernels, in parallel,
@@ -89,7 +104,23 @@ func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 // the subtests one after the other.
 func KernelsInTurn(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
-	for _, series := range kernel.AllSeries {
+	inTurn(t, kernel.AllSeries, test)
+}
+
+// NewestKernel is KernelsInTurn for tests of what the daemon does rather than of what the kernel offers to it: only the
+// long form has the older kernels.
+func NewestKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
+	t.Helper()
+	list := kernel.AllSeries
+	if !*soak {
+		list = list[len(list)-1:]
+	}
+	inTurn(t, list, test)
+}
+
+func inTurn(t *testing.T, list []kernel.Series, test func(t *testing.T, series kernel.Series)) {
+	t.Helper()
+	for _, series := range list {
 		t.Run(string(series), func(t *testing.T) { test(t, series) })
 	}
 }

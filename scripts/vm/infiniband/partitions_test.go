@@ -64,7 +64,7 @@ interfaces:
 // partition and from either LID of a port. Two limited members do not.
 func TestPartitionsAndPaths(t *testing.T) {
 	guest.Require(t)
-	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
+	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
 		p := bootPair(t, series, sm.Spec{Partitions: partitions(), Options: qosAndPathBits})
 		const file = "/run/ipoibd.yaml"
 		p.guests[ours].Put(file, 0o644, []byte(partitionedDaemon))

@@ -1,6 +1,7 @@
 // Package vm holds the tests against the real RDMA stack: virtual machines with
-// Debian's kernels, the kernel's uverbs interface and its Soft-RoCE driver, each
-// test on every series of kernels. `make test-vm` runs them.
+// Debian's kernels, the kernel's uverbs interface and its Soft-RoCE driver.
+// `make test-vm` runs those of what the kernel offers on every series of kernels, and
+// those of what the daemon does on the newest; `make soak-vm` runs all on every one.
 //
 // The packages in this directory create the guests: kernel gets the kernels, image
 // creates a guest's file system, agent is its first program, protocol is the

@@ -81,16 +81,15 @@ var inverses = buildInverses()
 
 func buildInverses() (t [2][256]uint32) {
 	power := polyOne
-	for i := range 256 * 256 {
-		if i < 256 {
-			t[0][i] = power
-		}
-		if i%256 == 0 {
-			t[1][i/256] = power
-		}
+	for i := range t[0] {
+		t[0][i] = power
 		for range 8 {
 			power = divX(power)
 		}
+	}
+	t[1][0] = polyOne
+	for i := 1; i < len(t[1]); i++ {
+		t[1][i] = mul(t[1][i-1], power) // x^-8(256)
 	}
 	return t
 }

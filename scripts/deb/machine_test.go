@@ -12,11 +12,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ipoibd/link/linktest/nstest"
 )
 
 const (
 	limit = 2 * time.Minute // of every wait; ten times what is seen on a busy machine
-	poll  = 100 * time.Millisecond
 	image = "debian"
 	name  = "machine"
 )
@@ -35,10 +36,8 @@ type machine struct {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(poll) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
+	if !nstest.Poll(limit, ok) {
+		t.Fatalf("%s: not within %v", what, limit)
 	}
 }
 

@@ -115,20 +115,17 @@ func removeCgroups(top string) error {
 const (
 	// patience is the limit for events that take at most two seconds on an idle machine.
 	patience  = 30 * time.Second
-	pollStep  = 20 * time.Millisecond
 	waitDelay = 5 * time.Second // for pipes that a grandchild keeps open
 )
 
 // eventually polls until ok; after patience the test fails, and shows the details.
 func eventually(tb testing.TB, what string, ok func() bool, details func() string) {
 	tb.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(pollStep) {
-		if !time.Now().After(end) {
-			continue
-		}
-		if details == nil {
-			details = func() string { return "" }
-		}
-		tb.Fatalf("%s: not within %v\n%s", what, patience, details())
+	if nstest.Poll(patience, ok) {
+		return
 	}
+	if details == nil {
+		details = func() string { return "" }
+	}
+	tb.Fatalf("%s: not within %v\n%s", what, patience, details())
 }

@@ -198,12 +198,8 @@ func pingAll(hosts ...*host) {
 // eventually polls until ok; after limit the test fails.
 func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) {
 	tb.Helper()
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) > limit {
-			tb.Fatalf("%s: not within %v", what, limit)
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !nstest.Poll(limit, ok) {
+		tb.Fatalf("%s: not within %v", what, limit)
 	}
 }
 

@@ -149,20 +149,14 @@ func awaitExit(tb testing.TB, p process) {
 	}
 }
 
-const (
-	// patience is the limit for events that take at most two seconds: a program
-	// answers or ends, ib0 gets carrier, others answer.
-	patience = 20 * time.Second
-	// pollStep is the interval at which a condition is checked.
-	pollStep = 20 * time.Millisecond
-)
+// patience is the limit for events that take at most two seconds: a program
+// answers or ends, ib0 gets carrier, others answer.
+const patience = 20 * time.Second
 
 // eventually polls until ok; after patience the test fails.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(pollStep) {
-		if time.Now().After(end) {
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
+	if !nstest.Poll(patience, ok) {
+		tb.Fatalf("%s: not within %v", what, patience)
 	}
 }

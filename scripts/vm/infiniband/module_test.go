@@ -173,9 +173,5 @@ func sendMalformed(t *testing.T, wire *net.UnixConn, lid uint16) {
 // waitGone waits until a file of a guest no longer exists.
 func waitGone(t *testing.T, g *guest.Guest, file string) {
 	t.Helper()
-	for end := time.Now().Add(carrierLimit); g.Try("test", "-e", file); time.Sleep(pollStep) {
-		if time.Now().After(end) {
-			t.Fatalf("%s still exists after %v", file, carrierLimit)
-		}
-	}
+	eventually(t, carrierLimit, file+" is gone", func() bool { return !g.Try("test", "-e", file) })
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/sm"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
@@ -166,11 +167,8 @@ func statusOf(t *testing.T, out, dev string) interfaceStatus {
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
-	for !ok() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-		time.Sleep(pollStep)
+	if !nstest.Poll(limit, ok) {
+		t.Fatalf("%s: not within %v", what, limit)
 	}
 	return time.Since(start)
 }

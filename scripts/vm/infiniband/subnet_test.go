@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/sm"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
@@ -17,9 +18,6 @@ func TestMain(m *testing.M) { os.Exit(guest.Main(m, kernel.AMD64)) }
 // carrierLimit bounds how long the kernel's IPoIB takes to join the broadcast group, with its retries after requests
 // that were lost while the guest booted: ten times its duration on an idle machine.
 const carrierLimit = time.Minute
-
-// pollStep is the interval at which a condition in a guest is checked.
-const pollStep = 100 * time.Millisecond
 
 // member describes a guest on a subnet.
 type member struct {
@@ -54,10 +52,8 @@ func boot(t *testing.T, s *sm.Subnet, members ...member) []*guest.Guest {
 // waitFor waits until a file of a guest contains a text.
 func waitFor(t *testing.T, g *guest.Guest, file, text string) {
 	t.Helper()
-	for end := time.Now().Add(carrierLimit); !g.Try("grep", "-qsF", text, file); time.Sleep(pollStep) {
-		if time.Now().After(end) {
-			t.Fatalf("%s does not contain %q after %v\n%s%s", file, text, carrierLimit, g.Run("ip", "addr"), g.Run("sh", "-c", "dmesg | tail -n 40"))
-		}
+	if !nstest.Poll(carrierLimit, func() bool { return g.Try("grep", "-qsF", text, file) }) {
+		t.Fatalf("%s does not contain %q after %v\n%s%s", file, text, carrierLimit, g.Run("ip", "addr"), g.Run("sh", "-c", "dmesg | tail -n 40"))
 	}
 }
 

@@ -116,7 +116,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-hosts test-sm test-vm
 .PHONY: test
-test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 30 to 55 minutes
+test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 25 to 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine
@@ -142,7 +142,7 @@ test-unit:
 # These only compute, and have no limits of time: they take what other rings leave of the processors.
 IDLE := nice -n 19 chrt --idle 0
 test-fuzz:
-	$(call check,fuzz,$(IDLE_BUDGET),$(IDLE) env FUZZTIME=10000x scripts/fuzz)
+	$(call check,fuzz,$(IDLE_BUDGET),$(IDLE) env FUZZTIME=5000x scripts/fuzz)
 test-pure:
 	$(IDLE) $(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(IDLE_BUDGET))
 test-storm:
@@ -235,7 +235,11 @@ faults: deps ## inject each fault FAULTS_EACH times and print the costs, as root
 # runs even if another fails, and prints its progress.
 .PHONY: soak
 soak: ## the long forms of the tests, as root; hours
-	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-bpf soak-e2e soak-docker soak-deb soak-vm
+	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-storm soak-bpf soak-e2e soak-docker soak-deb soak-vm
+
+.PHONY: soak-storm
+soak-storm:
+	@go test $(IFACE) -count=1 -v -timeout=$(SOAK_BUDGET) -run='^TestR10Storm$$' -storm.random=1000
 
 .PHONY: soak-bpf
 soak-bpf:

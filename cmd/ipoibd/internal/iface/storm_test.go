@@ -54,7 +54,7 @@ type storm struct {
 }
 
 var (
-	randomStorms = flag.Int("storm.random", unlessRaced(46), "how many storms of random seeds to run")
+	randomStorms = flag.Int("storm.random", unlessRaced(20), "how many storms of random seeds to run")
 	stormSeed    = flag.Uint64("storm.seed", 0, "run only the storm of this `seed`, such as that of a failure")
 )
 

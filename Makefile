@@ -10,7 +10,6 @@ SHELL         := /bin/bash
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
 UNIT_BUDGET  ?= 16m
-IDLE_BUDGET  ?= 26m
 NETNS_BUDGET ?= 6m
 E2E_BUDGET   ?= 26m
 DEB_BUDGET   ?= 10m
@@ -78,9 +77,8 @@ SM      := ipoibd/scripts/sm
 IS_SM   := $$1 == "$(SM)"
 IS_UNIT := !$(IS_NS) && !($(IS_VM)) && !($(IS_SM)) && !($(IS_DEB))
 DAEMONS := ^TestDaemonsOnASubnet$$
-# The longest simulations. The race detector, with which each takes five times as long, would find nothing in them that it
-# does not find in shorter ones.
-STORMS  := ^(TestTenThousandPeers|TestHourOfBadNetwork)$$
+# The longest simulations. With the race detector each would take five times as long; others run the same code under it.
+LONGEST := ^(TestTenThousandPeers|TestHourOfBadNetwork)$$
 IFACE   := ipoibd/cmd/ipoibd/internal/iface
 DOCKER  := ipoibd/scripts/docker
 IS_DOCKER := $$1 == "$(DOCKER)"
@@ -132,29 +130,33 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-pure test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm test-rxe test-infiniband
+.PHONY: test-tidy test-lint test-unit test-raced test-pure test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm test-rxe test-infiniband
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
-test-unit:
-	$(call ring,$(call packages,$(IS_UNIT) && !($(IS_PURE))),$(UNIT_BUDGET),-race -skip='$(STORMS)')
-# These only compute, and have no limits of time: they take what other rings leave of the processors.
+# The tests without root, network or real interfaces. Those that only compute, and have no limits of time, take what the
+# others leave of the processors. They do not run beside the rings with interfaces, which would starve them for minutes.
 IDLE := nice -n 19 chrt --idle 0
+test-unit:
+	$(MAKE) --jobs=4 test-raced test-pure test-storm test-fuzz
+test-raced:
+	$(call ring,$(call packages,$(IS_UNIT) && !($(IS_PURE))),$(UNIT_BUDGET),-race -skip='$(LONGEST)')
 test-fuzz:
-	$(call check,fuzz,$(IDLE_BUDGET),$(IDLE) env FUZZTIME=5000x scripts/fuzz)
+	$(call check,fuzz,$(UNIT_BUDGET),$(IDLE) env FUZZTIME=5000x scripts/fuzz)
 test-pure:
-	$(IDLE) $(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(IDLE_BUDGET))
+	$(IDLE) $(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(UNIT_BUDGET))
 test-storm:
-	$(IDLE) $(call ring,$(IFACE),$(IDLE_BUDGET),-count=1 -run='^TestR10Storm$$|$(STORMS)')
-# The rings with real interfaces and processes wait more than they compute, so several run at a time, the longest first.
+	$(IDLE) $(call ring,$(IFACE),$(UNIT_BUDGET),-count=1 -run='^TestR10Storm$$|$(LONGEST)')
+# The rings with real interfaces and processes wait more than they compute, so they run four at a time: test-e2e, and the
+# shorter ones.
 test-hosts: deps-docker deps-deb
-	$(MAKE) --jobs=5 test-e2e test-docker test-netns test-deb test-fuzz test-storm test-pure test-kubernetes test-arm64
+	$(MAKE) --jobs=4 test-e2e test-deb test-docker test-netns test-kubernetes test-arm64
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM)) && !($(IS_DEB)) && !($(IS_DOCKER))),$(NETNS_BUDGET),-race -count=1)
-# Those of its tests that do not measure run six at a time, since they wait most of the time.
+# Those of its tests that do not measure run five at a time, since they wait most of the time.
 test-e2e:
-	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=6)
+	$(call ring,$(E2E),$(E2E_BUDGET),-count=1 -parallel=5)
 # The manifests, in a module of its own.
 test-kubernetes:
 	cd scripts/kubernetes && $(call ring,.,$(K8S_BUDGET),-count=1)

@@ -114,7 +114,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-hosts test-sm test-vm
 .PHONY: test
-test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 25 to 40 minutes
+test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 28 to 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine
@@ -181,15 +181,14 @@ test-daemons: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide the progress of the download.
-# At most three guests run at a time: four on two processors exceed the limits of tests. Those on a subnet wait half of the
-# time, so the guest for another architecture runs beside them.
+# Two guests run at a time: four on two processors exceed the limits of tests.
 test-vm: test-rxe test-infiniband
 test-rxe: deps-vm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(RXE),$(VM_BUDGET),-count=1)
 test-infiniband: deps-vm deps-sm
 	@go run ./scripts/vm/fetch 2>&1
-	$(call ring,$(IB) ipoibd/scripts/vm/arm64,$(VM_BUDGET),-count=1 -skip='$(DAEMONS)')
+	$(call ring,$(IB) ipoibd/scripts/vm/arm64,$(VM_BUDGET),-count=1 -p=1 -skip='$(DAEMONS)')
 
 # Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm

@@ -258,7 +258,7 @@ soak-deb: deps-deb
 soak-docker: deps-docker
 	@cd scripts/docker && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak
 
-# All tests with guests, each on every kernel.
+# All tests with guests of this architecture, each on every kernel.
 .PHONY: soak-vm
 soak-vm: deps-vm deps-sm
 	@go run ./scripts/vm/fetch

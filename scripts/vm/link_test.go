@@ -37,7 +37,7 @@ func TestSegment(t *testing.T) {
 func twoGuests(t *testing.T, segment *nstest.Segment) (a, b inGuest) {
 	t.Helper()
 	var specs []guest.Spec
-	for i, series := range []kernel.Series{kernel.AllSeries[0], kernel.AllSeries[len(kernel.AllSeries)-1]} {
+	for i, series := range []kernel.Series{kernel.Oldest, kernel.Newest} {
 		specs = append(specs, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: i}}})
 	}
 	guests := guest.BootAll(t, specs...)

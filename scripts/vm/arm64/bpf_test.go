@@ -17,6 +17,6 @@ const limit = 8 * time.Minute
 func TestBPF(t *testing.T) {
 	binary := guest.TestBinary(t, "ipoibd/bpf")
 	guest.Require(t)
-	g := guest.Boot(t, guest.Spec{Series: "6.12", CPUs: 2})
+	g := guest.Boot(t, guest.Spec{Series: kernel.Newest, CPUs: 2})
 	g.RunTests(t, binary, limit, nil, "-test.skip=^TestGeneratedFilesAreCurrent$", "-packets=1000")
 }

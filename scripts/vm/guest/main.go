@@ -104,23 +104,23 @@ func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 // the subtests one after the other.
 func KernelsInTurn(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
-	inTurn(t, kernel.AllSeries, test)
+	for _, series := range kernel.AllSeries {
+		onKernel(t, series, test)
+	}
 }
 
 // NewestKernel is KernelsInTurn for tests of what the daemon does rather than of what the kernel offers to it: only the
 // long form has the older kernels.
 func NewestKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
-	list := kernel.AllSeries
-	if !*soak {
-		list = list[len(list)-1:]
+	if *soak {
+		KernelsInTurn(t, test)
+		return
 	}
-	inTurn(t, list, test)
+	onKernel(t, kernel.Newest, test)
 }
 
-func inTurn(t *testing.T, list []kernel.Series, test func(t *testing.T, series kernel.Series)) {
+func onKernel(t *testing.T, series kernel.Series, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
-	for _, series := range list {
-		t.Run(string(series), func(t *testing.T) { test(t, series) })
-	}
+	t.Run(string(series), func(t *testing.T) { test(t, series) })
 }

@@ -17,7 +17,7 @@ import (
 func TestDaemonAndKernelIPoIB(t *testing.T) {
 	guest.Require(t)
 	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
-		all := series == kernel.AllSeries[len(kernel.AllSeries)-1] || guest.Soak()
+		all := series == kernel.Newest || guest.Soak()
 		var programs []string
 		if all {
 			programs = dhcpPrograms

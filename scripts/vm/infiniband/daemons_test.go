@@ -90,7 +90,7 @@ func TestDaemonsOnASubnet(t *testing.T) {
 // bootHosts boots a guest with an HCA for each host of a subnet, and one more at the wire that it returns.
 func bootHosts(t *testing.T, s *sm.Subnet) (*guest.Guest, *net.UnixConn) {
 	t.Helper()
-	spec := guest.Spec{Series: kernel.AllSeries[1], Memory: 512}
+	spec := guest.Spec{Series: kernel.Newest, Memory: 512}
 	guids := []uint64{unmanaged: 0x2001}
 	for i := range hosts {
 		spec.NICs = append(spec.NICs, guest.NIC{Wire: s.Wire(i)})

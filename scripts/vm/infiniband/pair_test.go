@@ -28,9 +28,9 @@ type pair struct {
 // programs besides those of every guest.
 func bootPair(t *testing.T, series kernel.Series, spec sm.Spec, programs ...string) *pair {
 	t.Helper()
-	other := kernel.AllSeries[0]
+	other := kernel.Oldest
 	if other == series {
-		other = kernel.AllSeries[1]
+		other = kernel.Newest
 	}
 	spec.Hosts = 2
 	p := &pair{Subnet: sm.Start(t, spec)}

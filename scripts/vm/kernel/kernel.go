@@ -33,10 +33,15 @@ func (b Build) String() string { return fmt.Sprintf("%s for %s", b.Series, b.Arc
 
 // AllSeries are the kernels that the driver is tested on: Debian 12's own, and the
 // newer one in its security archive.
-var AllSeries = []Series{"6.1", "6.12"}
+var AllSeries = []Series{Oldest, Newest}
+
+const (
+	Oldest Series = "6.1"
+	Newest Series = "6.12"
+)
 
 // AllBuilds are the kernels of guests: on arm64 only the newer one, because its guests only run eBPF programs.
-var AllBuilds = []Build{{"6.1", AMD64}, {"6.12", AMD64}, {"6.12", ARM64}}
+var AllBuilds = []Build{{Oldest, AMD64}, {Newest, AMD64}, {Newest, ARM64}}
 
 // ErrMissing is wrapped by errors that name what this machine lacks to run guests.
 var ErrMissing = errors.New("this machine cannot run virtual machines")

@@ -19,6 +19,10 @@ func TestAttachProgram(t *testing.T) {
 		return
 	}
 	a, b := nstest.Pair(t, 1500)
+	// The program drops ARP as well: an unanswered request would delay the next ping by a second.
+	a.Run("ping", "-c", "1", nstest.IPv4(1))
+	a.Run("ip", "neigh", "change", nstest.IPv4(1), "dev", nstest.Dev, "nud", "permanent")
+	b.Run("ip", "neigh", "change", nstest.IPv4(0), "dev", nstest.Dev, "nud", "permanent")
 	reaches := func() bool { return a.Command("ping", "-c", "1", "-W", "1", nstest.IPv4(1)).Run() == nil }
 	classifiers := func() string {
 		return b.Run("tc", "qdisc", "show", "dev", nstest.Dev, "clsact") + b.Run("sh", "-c",

@@ -43,7 +43,9 @@ func TestR07PausesAreTheWiresReport(t *testing.T) {
 				_ = hca.WireBlockedOf(dev)
 				time.Sleep(50 * time.Millisecond)
 			}
-			if got, n := hca.WireBlockedOf(dev), reads.Load()-before; got != want || n > most {
+			got := hca.WireBlockedOf(dev)
+			synctest.Wait() // for a reading that this has begun
+			if n := reads.Load() - before; got != want || n > most {
 				t.Errorf("%d pauses by %d readings in a second, want %d by %d", got, n, want, most)
 			}
 		}

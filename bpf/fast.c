@@ -73,7 +73,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	end = AT_PACKET + n + pad;
 	family = family_of(qp->addr);
 	put_outer(w, to, family, type, end + ICRC_LEN, pad, qp->ports[lane]);
-	*(__u32 *)(b + bounded(end, ROOM)) = icrc(b, family, end);
+	*(__u32 *)(b + bounded(end, ROOM)) = icrc(w->s, family == bpf_htons(TYPE_IPV6), end);
 	end += ICRC_LEN;
 	if (finish_outer(w, to, family, end))
 		return KIND;
@@ -239,7 +239,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	    !in_order(&w->order->rx, bucket_of(qp, lane, f.pair)) ||
 	    !in_order(&w->order->rx, bucket_of(qp, lane_of(qp, f.pair), f.pair))) /* where the peer's fragments arrive */
 		return ORDER;
-	if (!undamaged(b, h, end))
+	if (!undamaged(w->s, h, end))
 		return DAMAGED;
 	v = unwrap(w, h, from, n);
 	if (v == CARRIED) {

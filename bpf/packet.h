@@ -220,8 +220,9 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct headers *h
 
 /* undamaged reports whether the checksums and the ICRC of the packet in the scratch are right. It ends in front of its
  * ICRC, at end. */
-static __always_inline int undamaged(__u8 *b, const struct headers *h, __u32 end)
+static __always_inline int undamaged(struct scratch *s, const struct headers *h, __u32 end)
 {
+	__u8 *b = s->b;
 	__u32 want;
 
 	if (h->udp.check && udp_sum(b, h->family, end + ICRC_LEN) != 0xffff && h->udp.check != pseudo_sum(b, h->family, end + ICRC_LEN))
@@ -247,7 +248,7 @@ static __always_inline int undamaged(__u8 *b, const struct headers *h, __u32 end
 	((struct udp *)(b + AT_UDP))->check = 0xffff;
 	b[AT_BTH + 4] = 0xff;
 	want = *(__u32 *)(b + bounded(end, ROOM));
-	return icrc(b, h->family, end) == want;
+	return icrc(s, h->family == bpf_htons(TYPE_IPV6), end) == want;
 }
 
 #endif

@@ -32,6 +32,7 @@ func sample() *report {
 				{tcp1There: 1, udp64: 60, rttMedian: 99, rttP99: 390.2, cpuPerGB: 5.5},
 				{tcp1There: 2, tcp1Back: 1.75, udp64: 70, rttMedian: 120, rttP99: 400, cpuPerGB: 9},
 			}},
+			{Contender: "ipoibd-fast", MTU: 4092, Rounds: []figures{{tcp1There: 2.5}}},
 			{Contender: "veth", MTU: 9000, Rounds: []figures{{tcp1There: 30.126, rttMedian: 6.5}}},
 		},
 		Missing: map[string]string{"tinc": "no program tincd (package tinc)"},
@@ -70,6 +71,8 @@ medians; rounds: 3, seconds for each figure: 2, load average before: 0.2
  2044  wireguard-go          -         -         -         -         -           -           -         -           -         -
  2044  ipoibd             1.50      1.50         -         -        70           -       103.4     400.0           -      6.00
 
+ 4092  ipoibd-fast        2.50         -         -         -         -           -           -         -           -         -
+
  9000  veth              30.13         -         -         -         -           -         6.5         -           -         -
 
 missing: tinc: no program tincd (package tinc)
@@ -82,7 +85,8 @@ failed: wireguard-go/2044: round 1: TCP, 1 stream: iperf3: no <route>
 
 // The rows for the documentation compare only with contenders that have figures.
 func TestMarkdown(t *testing.T) {
-	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | - | 6.00 | 0.17 | - |\n"
+	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | - | 6.00 | 0.17 | - |\n" +
+		"| TCP segments, fast path | 4092 | 2.50 | - | - | - | - | - | - | - | - | - | - | - |\n"
 	if got := sample().markdown("TCP segments"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -105,7 +109,7 @@ func TestPageHasTheColumns(t *testing.T) {
 			t.Errorf("the heading has no column %q: %s", want, lines[i])
 		}
 	}
-	cells := strings.Count(sample().markdown("x"), "|")
+	cells := strings.Count(sample().markdown("x"), "|") / 2
 	for _, line := range lines[i:] {
 		if strings.Count(line, "|") != cells {
 			t.Errorf("a row has not %d separators: %q", cells, line)
@@ -244,7 +248,7 @@ func TestPicture(t *testing.T) {
 		}
 	}
 	want := []bar{
-		{"prototype", "10.0", 89.6}, {"ipoibd", "1.5", 13.4}, {"veth", "30.1", 270}, // TCP
+		{"prototype", "10.0", 89.6}, {"ipoibd", "1.5", 13.4}, {"ipoibd-fast", "2.5", 22.4}, {"veth", "30.1", 270}, // TCP
 		{"ipoibd", "70", 270},                         // UDP
 		{"ipoibd", "103.4", 270}, {"veth", "6.5", 17}, // round trip
 		{"prototype", "1.20", 54}, {"ipoibd", "6.00", 270}, // CPU

@@ -80,15 +80,19 @@ func (r *report) table() string {
 
 func (c column) width() int { return max(utf8.RuneCountInString(c.head), len("12345.67")) + 2 }
 
-// markdown returns the rows of ipoibd for docs/performance.md. The last two columns compare
+// markdown returns the rows of ipoibd for docs/performance.md, without and with a fast path. The last two columns compare
 // a TCP stream from a to b with other contenders of the same run.
 func (r *report) markdown(step string) string {
 	var s strings.Builder
 	for _, row := range r.Rows {
-		if row.Contender != "ipoibd" {
+		switch row.Contender {
+		case "ipoibd":
+			fmt.Fprintf(&s, "| %s | %d |", step, row.MTU)
+		case "ipoibd-fast":
+			fmt.Fprintf(&s, "| %s, fast path | %d |", step, row.MTU)
+		default:
 			continue
 		}
-		fmt.Fprintf(&s, "| %s | %d |", step, row.MTU)
 		for _, c := range columns {
 			fmt.Fprintf(&s, " %s |", c.cell(row))
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
 )
@@ -331,7 +332,7 @@ func TestFastPathKeepsOrder(t *testing.T) {
 		}
 	}
 	after := a.iface().Counters
-	t.Logf("%d on the fast path, %d kept in order by the other one, %d too long", a.fast()-before, after["fast_tx_order"], after["fast_tx_length"])
+	t.Logf("%d on the fast path, %d left to the daemon to keep their order, %d too long", a.fast()-before, after["fast_tx_order"], after["fast_tx_length"])
 	if n := a.fast() - before; n < flows*1000 || after["fast_tx_order"] == 0 {
 		t.Errorf("%d datagrams on the fast path, %d behind others", n, after["fast_tx_order"])
 	}
@@ -418,4 +419,120 @@ func TestNoFastPath(t *testing.T) {
 	if why := b.iface().NoFast; why != "" {
 		t.Errorf("without --fast-path: %q", why)
 	}
+}
+
+// The segments of TCP streams stay in order too, whether their sizes fit the fast path or not, and none is sent again, just as
+// without a fast path.
+func TestFastPathKeepsTCPInOrder(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for _, path := range []string{slowPath, "--fast-path"} {
+		t.Run(path, func(t *testing.T) {
+			hosts := newHosts(t, 2)
+			a, b := hosts[0], hosts[1]
+			for _, h := range hosts {
+				h.join(path, "--lanes", "2")
+			}
+			pingAll(a, b)
+			if path != slowPath {
+				a.waitFast(b)
+			}
+			before := a.fast()
+			const streams = 4
+			results := make(chan error, streams)
+			for i := range streams {
+				go func() { results <- tcpInOrder(t, a, b, i, form(4000, 1000000)) }()
+			}
+			for range streams {
+				if err := <-results; err != nil {
+					t.Error(err)
+				}
+			}
+			c := a.iface().Counters
+			n := a.fast() - before
+			t.Logf("%d on the fast path, %d left to the daemon to keep their order, %d too long", n, c["fast_tx_order"], c["fast_tx_length"])
+			if path != slowPath && (n < streams*1000 || c["fast_tx_order"] == 0) {
+				t.Errorf("%d segments on the fast path, %d behind others", n, c["fast_tx_order"])
+			}
+		})
+	}
+}
+
+// tcpInOrder makes n short and long writes to a TCP connection, and returns an error if a segment arrives after a later one, or is
+// sent again. Every twentieth write must arrive before the next one, so that no queue overflows.
+func tcpInOrder(t *testing.T, a, b *host, flow, n int) error {
+	out, in, err := tcpPair(a, b, numberedPort+10+flow)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	defer in.Close()
+	var arrived atomic.Int64
+	go func() {
+		for buf := make([]byte, 1<<16); ; {
+			size, err := in.Read(buf)
+			arrived.Add(int64(size))
+			if err != nil {
+				return
+			}
+		}
+	}()
+	rng := rand.New(rand.NewPCG(uint64(flow), 2))
+	data, sent := make([]byte, 8000), int64(0)
+	for i := range n {
+		size := 1 + rng.IntN(400)
+		if rng.IntN(10) == 0 {
+			size = 600 + rng.IntN(7400)
+		}
+		if _, err := out.Write(data[:size]); err != nil {
+			return err
+		}
+		sent += int64(size)
+		for start := time.Now(); i%20 == 19 && arrived.Load() < sent; time.Sleep(100 * time.Microsecond) {
+			if time.Since(start) > repairLimit {
+				return fmt.Errorf("flow %d: %d of %d bytes arrived", flow, arrived.Load(), sent)
+			}
+		}
+	}
+	sender, errOut := tcpInfo(out)
+	receiver, errIn := tcpInfo(in)
+	if err := errors.Join(errOut, errIn); err != nil {
+		return err
+	}
+	t.Logf("flow %d: %d segments", flow, receiver.Data_segs_in)
+	if sender.Total_retrans != 0 || receiver.Rcv_ooopack != 0 {
+		return fmt.Errorf("flow %d: %d of %d segments were sent again, %d arrived out of order", flow, sender.Total_retrans, sender.Segs_out, receiver.Rcv_ooopack)
+	}
+	return nil
+}
+
+// tcpPair returns the two ends of a TCP connection from one host to a port of another.
+func tcpPair(a, b *host, port int) (out, in net.Conn, err error) {
+	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(port))
+	var listener net.Listener
+	b.Do(func() { listener, err = net.Listen("tcp", addr) })
+	if err != nil {
+		return nil, nil, err
+	}
+	defer listener.Close()
+	a.Do(func() { out, err = net.Dial("tcp", addr) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if in, err = listener.Accept(); err != nil {
+		out.Close()
+	}
+	return out, in, err
+}
+
+func tcpInfo(conn net.Conn) (info *unix.TCPInfo, err error) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if failed := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); failed != nil {
+		return nil, failed
+	}
+	return info, err
 }

@@ -90,7 +90,7 @@ func (s *gates) start() (err error) {
 	})
 	policies, err := s.subscribePolicies()
 	if err == nil {
-		s.ipsec = s.policies()
+		s.ipsec, _ = s.policies()
 	} else {
 		s.ipsec = unknownPolicies(err)
 	}

@@ -14,8 +14,11 @@ import (
 	"ipoibd/link/kernel"
 )
 
-// errIPsec means that there are IPsec policies, which the fast path would bypass.
-var errIPsec = errors.New("the host has IPsec policies (`ip xfrm policy`), which the fast path would bypass")
+// Why gates stay shut: IPsec would see the packets of the daemon, but not those of the fast path.
+var (
+	errIPsec    = errors.New("the host has IPsec policies (`ip xfrm policy`), which the fast path would bypass")
+	errNoPolicy = errors.New("the host drops packets that no IPsec policy concerns (`ip xfrm policy getdefault`), which the fast path would bypass")
+)
 
 // policyGroup is the multicast group of NETLINK_XFRM for changes of policies.
 const policyGroup = nl.XFRMNLGRP_POLICY
@@ -66,7 +69,7 @@ func (s *gates) refused() error {
 	return s.ipsec
 }
 
-// refuse keeps all gates shut for a reason. nil: for none.
+// refuse keeps all gates shut for a reason or, if that is nil, no longer.
 func (s *gates) refuse(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,19 +79,24 @@ func (s *gates) refuse(why error) {
 	}
 }
 
-// policies returns errIPsec if there are IPsec policies, or why that is unknown.
-func (s *gates) policies() (err error) {
+// policies returns why the gates must stay shut, or nil. Without an answer of the kernel, that is why, and known is false.
+func (s *gates) policies() (why error, known bool) {
+	var err error
 	entered := kernel.InNamespace(s.watch.ns, func() {
 		var list []netlink.XfrmPolicy
 		list, err = kernel.List(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
-		if err == nil && (len(list) > 0 || blocksByDefault()) {
-			err = errIPsec
+		switch {
+		case err != nil:
+		case len(list) > 0:
+			why = errIPsec
+		case blocksByDefault():
+			why = errNoPolicy
 		}
 	})
-	if err = errors.Join(entered, err); err != nil && !errors.Is(err, errIPsec) {
-		err = fmt.Errorf("cannot find out whether there are IPsec policies: %w", err)
+	if err = errors.Join(entered, err); err != nil {
+		return fmt.Errorf("cannot find out whether there are IPsec policies: %w", err), false
 	}
-	return err
+	return why, true
 }
 
 // The request for what happens to packets that no policy concerns (linux/xfrm.h, since Linux 5.15).
@@ -109,9 +117,9 @@ func blocksByDefault() bool {
 // review keeps all gates shut while there are IPsec policies, or while that is unknown. It returns once it is known, or with ctx.
 func (s *gates) review(ctx context.Context) {
 	for {
-		found := s.policies()
-		s.refuse(found)
-		if found == nil || errors.Is(found, errIPsec) {
+		why, known := s.policies()
+		s.refuse(why)
+		if known {
 			return
 		}
 		select {

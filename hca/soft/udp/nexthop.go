@@ -26,13 +26,15 @@ func (s *gates) reroute() {
 	}
 }
 
-// hops returns the next hops from an address of the underlay to some others. Those without a route are missing, and those
-// that the kernel has not resolved: it would send frames that wait for that by a wrong neighbour (neigh_update looks it up
-// by the frame's dst, which is of ib0). The daemon's own packets make it resolve them.
+// hops returns the next hops from an address of the underlay to some others: invalid for those without a route, and for those
+// that the kernel has not resolved: it would queue the frame and, once the neighbour answers, send it to the wrong one
+// (neigh_update looks the neighbour up by the frame's dst, which belongs to ib0). The daemon's own packets make the kernel
+// resolve them.
 func (s *gates) hops(from netip.Addr, to ...netip.Addr) map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	_ = kernel.InNamespace(s.watch.ns, func() { // without it, nothing has a route
 		for _, dst := range to {
+			out[dst] = netip.Addr{}
 			if hop, err := nextHop(s.watch.index, from, dst); err == nil && s.isResolved(hop) {
 				out[dst] = hop
 			}

@@ -18,7 +18,7 @@ const (
 	Egress  Hook = netlink.HANDLE_MIN_EGRESS  // as the host's stack sends them, before the queueing discipline
 )
 
-// The place of our classifier. Those of others come first, unless they have chosen a larger number.
+// The priority and the name of our classifier. Those with a smaller number run first.
 const (
 	classifierPriority = 60000
 	classifierHandle   = 1

@@ -223,7 +223,7 @@ func construct(cfg config.Interface, tap TAP, s State, env Env) (*Iface, error) 
 	return f, nil
 }
 
-// noFastPath returns why an interface cannot have a fast path, or nil. It may lack eBPF programs.
+// noFastPath returns why an interface cannot have a fast path, or nil. lacking is why it has no eBPF programs, or empty.
 func noFastPath(cfg *config.Interface, lacking string) error {
 	const why = "the fast path needs the programs of the interface, which keep the frames of a flow on one lane: "
 	switch {

@@ -31,9 +31,9 @@
 //	verdict   | from the host                               | from the underlay
 //	carried   | TCP, UDP, ICMP echo; unicast, no options, no fragments, no DHCP; at most GateSpec.MaxPacket bytes
 //	closed    | the gate is closed
-//	length    | too long, or to be cut                      | too long, or several packets that the kernel has joined
+//	length    | too short, too long, or to be cut           | too short, too long, or several packets that the kernel has joined
 //	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast, a VLAN tag
-//	stranger  | from a MAC that is not the TAP's; to no peer, or one without a route | not from a peer
+//	stranger  | from a MAC that is not the TAP's; to no peer, one without a route, or whose next hop is not resolved | not from a peer
 //	order     | an earlier one may still be on its way through the daemon
 //	header    |                                             | another P_Key, Q_Key, destination, opcode ...
 //	damaged   |                                             | a wrong checksum or ICRC

@@ -81,14 +81,14 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 					   : replace(skb, family, type, b + AT_IPV6, end - AT_IPV6);
 	if (v == CARRIED) {
 		__sync_fetch_and_add(&to->tx_packets, 1);
-		__sync_fetch_and_add(&to->tx_bytes, len);
+		__sync_fetch_and_add(&to->tx_bytes, n);
 		hop->nh_family = to->hop_family;
 		__builtin_memcpy(hop->ipv6_nh, to->hop, ADDR_LEN);
 	}
 	return v;
 }
 
-/* work_for finds what a program works with. */
+/* work_for fills in the context for the queue pair in a slot. It returns a negative number if there is none. */
 static __always_inline int work_for(struct work *w, struct __sk_buff *skb, __u32 *slot)
 {
 	__u32 zero = 0;
@@ -177,17 +177,20 @@ static __always_inline enum verdict unwrap(struct work *w, const struct headers 
 	__builtin_memcpy(ether, w->qp->mac, MAC_LEN);
 	__builtin_memcpy(ether + MAC_LEN, from->mac, MAC_LEN);
 	__builtin_memcpy(ether + 2 * MAC_LEN, &h->ipoib.type, sizeof(h->ipoib.type));
-	/* First, while the headers are as the kernel has parsed them. */
+	/* First, while the headers are as the kernel has parsed them. It refuses packets of tunnels. */
 	if (bpf_skb_change_tail(w->skb, ETHER_LEN + headers + n, 0))
-		return LENGTH;
+		return KIND;
 	if (h->family == bpf_htons(TYPE_IPV6) && h->ipoib.type == bpf_htons(TYPE_IPV4)) {
 		/* bpf_skb_adjust_room leaves no less than an IPv6 header in an IPv6 packet. */
 		if (bpf_skb_change_proto(w->skb, h->ipoib.type, 0))
 			return LOST;
 		headers -= IPV6_LEN - IPV4_LEN;
 	}
-	if (bpf_skb_adjust_room(w->skb, -headers, BPF_ADJ_ROOM_MAC, 0) || bpf_skb_store_bytes(w->skb, 0, ether, sizeof(ether), 0))
+	/* The hash and the mark are those of the packet. */
+	if (bpf_skb_adjust_room(w->skb, -headers, BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_store_bytes(w->skb, 0, ether, sizeof(ether), BPF_F_INVALIDATE_HASH))
 		return LOST;
+	w->skb->mark = 0;
 	return CARRIED;
 }
 
@@ -244,7 +247,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	v = unwrap(w, h, from, n);
 	if (v == CARRIED) {
 		__sync_fetch_and_add(&from->rx_packets, 1);
-		__sync_fetch_and_add(&from->rx_bytes, ETHER_LEN + n);
+		__sync_fetch_and_add(&from->rx_bytes, n);
 	}
 	return v;
 }

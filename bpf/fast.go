@@ -25,7 +25,7 @@ const (
 	FastClosed           // the gate was closed
 	FastLength           // too short, too long, or to be cut in segments
 	FastKind             // not TCP, UDP or an ICMP echo; or with options, a fragment, multicast, DHCP, or a VLAN tag
-	FastStranger         // from a MAC that is not the TAP's own; or no peer, or one without a route
+	FastStranger         // from a MAC that is not the TAP's own; no peer, one without a route, or whose next hop is not resolved
 	FastOrder            // an earlier one of its flow may still be on its way through the daemon
 	FastHeader           // a header that the daemon examines and counts
 	FastDamaged          // a wrong checksum or ICRC, which the daemon counts
@@ -103,8 +103,11 @@ func loadFastPath() (*fastObjects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find out the kernel's version: %w", err)
 	}
-	realTime, _ := os.ReadFile("/sys/kernel/realtime") // missing on other kernels
-	if err := fastRefused(version, string(realTime)); err != nil {
+	var host unix.Utsname
+	if err := unix.Uname(&host); err != nil {
+		return nil, os.NewSyscallError("uname", err)
+	}
+	if err := fastRefused(version, unix.ByteSliceToString(host.Version[:])); err != nil {
 		return nil, err
 	}
 	cpus, err := ebpf.PossibleCPU()
@@ -124,13 +127,13 @@ func loadFastPath() (*fastObjects, error) {
 }
 
 // fastRefused returns why a kernel must not run the fast path although its verifier would accept it, or nil. Version is its
-// LINUX_VERSION_CODE.
-func fastRefused(version uint32, realTime string) error {
+// LINUX_VERSION_CODE, and build its UTS_VERSION (scripts/mkcompile_h, init/Makefile).
+func fastRefused(version uint32, build string) error {
 	const oldest = 6<<16 | 1<<8
 	switch {
 	case version < oldest: // bpf_skb_adjust_room leaves a partial checksum that no longer fits the packet
 		return fmt.Errorf("%w: the fast path needs Linux 6.1 or later", ErrNotSupported)
-	case strings.TrimSpace(realTime) == "1": // scratch memory and turns assume that programs on a CPU do not interrupt each other
+	case strings.Contains(build, "PREEMPT_RT"), strings.Contains(build, "PREEMPT_{RT"): // scratch memory and turns assume that programs on a CPU do not interrupt each other
 		return fmt.Errorf("%w: the fast path does not work on a real-time kernel (PREEMPT_RT)", ErrNotSupported)
 	}
 	return nil

@@ -46,7 +46,7 @@ enum verdict {
 	LENGTH,   /* too long, too short, or to be cut */
 	KIND,     /* not TCP, UDP or an ICMP echo, or with options or fragments, or of interest to the daemon, or a frame
 		   * that the kernel does not let programs change */
-	STRANGER, /* not from the TAP's own MAC, or no peer, or one without a route */
+	STRANGER, /* not from the TAP's own MAC, no peer, one without a route, or whose next hop is not resolved */
 	ORDER,    /* an earlier one of the flow may still be on its way through the daemon */
 	HEADER,   /* a header that the daemon examines and counts */
 	DAMAGED,  /* a checksum or the ICRC is wrong, which the daemon counts */
@@ -82,7 +82,7 @@ struct peer {
 	__u8 addr[ADDR_LEN];
 	__u32 hop_family; /* of the next hop, as in struct bpf_redir_neigh */
 	__u8 hop[ADDR_LEN];
-	__u64 tx_packets, tx_bytes, rx_packets, rx_bytes;
+	__u64 tx_packets, tx_bytes, rx_packets, rx_bytes; /* bytes of IP packets */
 } __attribute__((aligned(CACHE_LINE)));
 
 struct counts {
@@ -172,7 +172,7 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
-/* What a program works with. */
+/* The context of a run. */
 struct work {
 	struct __sk_buff *skb;
 	struct qp *qp;

@@ -61,7 +61,7 @@ func TestFastPathAgreesWithCodec(t *testing.T) {
 				}
 				to, _ := a.gate.PeerCounts(b.MAC)
 				from, _ := b.gate.PeerCounts(a.MAC)
-				if to.TxPackets != frames || from.RxPackets != frames || to.TxBytes != from.RxBytes || to.TxBytes != sent.TxBytes {
+				if to.TxPackets != frames || from.RxPackets != frames || to.TxBytes != from.RxBytes || to.TxBytes != sent.TxBytes-frames*14 {
 					t.Errorf("to the peer %+v, from the peer %+v", to, from)
 				}
 			})
@@ -448,7 +448,7 @@ func TestFastPathShuts(t *testing.T) {
 			if n%2 == 0 {
 				h.gate.Open(h.GateKeys)
 			} else {
-				must(t, h.gate.SetPeer(peer.asPeer()))
+				must(t, h.gate.AddPeer(peer.asPeer()))
 			}
 		}
 	}
@@ -519,7 +519,7 @@ func TestFastPathIsBounded(t *testing.T) {
 			peer := a.asPeer()
 			binary.BigEndian.PutUint32(peer.MAC[2:], n)
 			peer.Num = n
-			return a.gate.SetPeer(peer)
+			return a.gate.AddPeer(peer)
 		}, bpf.ErrNoPeer); n != 4096 {
 			t.Errorf("%d peers", n)
 		}
@@ -531,8 +531,8 @@ func TestFastPathIsBounded(t *testing.T) {
 		if _, err := a.path.Gate(a.GateSpec); err == nil {
 			t.Error("two queue pairs with one TAP")
 		}
-		must(t, a.gate.SetPeer(a.asPeer()))
-		if err := a.gate.SetPeer(a.asPeer()); err == nil {
+		must(t, a.gate.AddPeer(a.asPeer()))
+		if err := a.gate.AddPeer(a.asPeer()); err == nil {
 			t.Error("two peers with one MAC")
 		}
 		for _, bad := range []func(s *bpf.GateSpec){
@@ -568,7 +568,7 @@ func TestFastPathWithoutCapabilities(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := errors.Join(g.SetPeer(bpf.FastPeer{Addr: netip.MustParseAddr("192.0.2.2")}), g.Close()); err != nil {
+		if err := errors.Join(g.AddPeer(bpf.FastPeer{Addr: netip.MustParseAddr("192.0.2.2")}), g.Close()); err != nil {
 			t.Error(err)
 		}
 	})

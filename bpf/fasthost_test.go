@@ -113,8 +113,8 @@ func program(t *testing.T, fd int) *ebpf.Program {
 func twoFastHosts(t *testing.T, addrs [2]string) (a, b *fastHost) {
 	t.Helper()
 	a, b = newFastHost(t, 1, addrs[0]), newFastHost(t, 2, addrs[1])
-	must(t, a.gate.SetPeer(b.asPeer()))
-	must(t, b.gate.SetPeer(a.asPeer()))
+	must(t, a.gate.AddPeer(b.asPeer()))
+	must(t, b.gate.AddPeer(a.asPeer()))
 	a.open()
 	b.open()
 	return a, b

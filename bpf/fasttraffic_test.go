@@ -48,7 +48,7 @@ func attachedHosts(t *testing.T, addrs [2]string) (hosts [2]*fastHost, spaces [2
 		if !errors.Is(err, unix.ECONNREFUSED) {
 			t.Fatalf("the hosts do not reach each other: %v", err)
 		}
-		must(t, h.gate.SetPeer(hosts[1-i].asPeer()))
+		must(t, h.gate.AddPeer(hosts[1-i].asPeer()))
 		h.open()
 	}
 	var passing sync.WaitGroup

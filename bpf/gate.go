@@ -21,14 +21,15 @@ type GateSpec struct {
 	MaxPacket        int      // the longest IP packet to carry, in bytes
 }
 
-// GateKeys are what a queue pair sends and accepts.
+// GateKeys are the Q_Key that a queue pair accepts, and the P_Key that it sends and accepts.
 type GateKeys struct {
 	QKey uint32
 	PKey uint16
 }
 
-// Gate is a queue pair of the fast path, whose gate is open or closed. One goroutine at a time may call the methods for peers,
-// and one at a time Open, if a method does not say otherwise. Peers and last counts remain after Close.
+// Gate is a queue pair of the fast path, whose gate is open or closed. Unless a method says otherwise, calls must not overlap:
+// neither those of the methods for peers, nor those of Open. The last counts remain after Close, those of a peer until
+// RemovePeer.
 type Gate struct {
 	path   *FastPath
 	slot   uint32
@@ -36,6 +37,7 @@ type Gate struct {
 	peers  map[[6]byte]uint32     // by MAC: the slot of each
 	last   map[[6]byte]PeerCounts // of peers that are there when it is closed
 	closed atomic.Bool
+	final  GateCounts   // once closed
 	tx, rx []*laneFlows // of each lane
 }
 
@@ -48,7 +50,7 @@ type FastPeer struct {
 	TrafficClass, HopLimit uint8
 }
 
-// PeerCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
+// PeerCounts are the frames carried to a peer and from it, and the bytes of their IP packets.
 type PeerCounts struct {
 	TxPackets, TxBytes, RxPackets, RxBytes uint64
 }
@@ -59,7 +61,7 @@ type GateCounts struct {
 	TxBytes, RxBytes uint64 // of the frames carried, from the Ethernet header on
 }
 
-// Gate adds a queue pair, whose gate is closed. No other one has its TAP, or its number at its underlay.
+// Gate adds a queue pair with its gate closed. No other queue pair may use the same TAP, or the same number at the same underlay.
 func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	if p.err != nil {
 		return nil, p.err
@@ -119,7 +121,7 @@ func (p *FastPath) index(free *[]uint32, slot uint32, a, b entry) error {
 	return err
 }
 
-// Open opens the gate, which is closed.
+// Open opens the gate, which must be closed.
 func (g *Gate) Open(keys GateKeys) {
 	qp := &g.path.qps[g.slot]
 	qp.Qkey, qp.Pkey = keys.QKey, keys.PKey
@@ -141,9 +143,9 @@ func (g *Gate) Shut() {
 // atomic operations, and so may others. It is the gate's until Close.
 func (g *Gate) PSN() *uint32 { return &g.path.qps[g.slot].Psn }
 
-// SetPeer adds a peer. No other peer of the gate has its MAC, or its address and number. The caller calls Reroute when next
+// AddPeer adds a peer. No other peer of the gate has its MAC, or its address and number. The caller calls Reroute when next
 // hops may have changed.
-func (g *Gate) SetPeer(peer FastPeer) error {
+func (g *Gate) AddPeer(peer FastPeer) error {
 	slot, err := g.path.take(&g.path.freePeers, ErrNoPeer)
 	if err != nil {
 		return err
@@ -230,7 +232,7 @@ func (g *Gate) RemovePeer(mac [6]byte) (last PeerCounts, err error) {
 	return last, nil
 }
 
-// PeerCounts returns the counts of a peer since SetPeer; ok is false if there is no such peer.
+// PeerCounts returns the counts of a peer since AddPeer; ok is false if there is no such peer.
 func (g *Gate) PeerCounts(mac [6]byte) (c PeerCounts, ok bool) {
 	if last, closed := g.last[mac]; closed {
 		return last, true
@@ -256,8 +258,15 @@ func (g *Gate) num() fastNumKey {
 
 func (g *Gate) counted(cpu int) *fastCounts { return &g.path.counts[cpu*maxGates+int(g.slot)] }
 
-// Counts returns the counts since the gate was added. Any goroutine may call it until Close.
-func (g *Gate) Counts() (c GateCounts) {
+// Counts returns the counts since the gate was added, also after Close. Any goroutine may call it, but not while Close runs.
+func (g *Gate) Counts() GateCounts {
+	if g.closed.Load() {
+		return g.final
+	}
+	return g.counts()
+}
+
+func (g *Gate) counts() (c GateCounts) {
 	for cpu := range g.path.running {
 		n := g.counted(cpu)
 		addTo(c.Tx[:], n.Tx[:])
@@ -278,14 +287,15 @@ func (g *Gate) Close() (err error) {
 		g.tx[lane].close()
 		g.rx[lane].close()
 	}
+	err = errors.Join(g.path.maps.netdevs.Delete(uint32(g.spec.Netdev)), g.path.maps.nums.Delete(g.num()))
+	g.path.settle() // a program may have found the queue pair before
+	g.final = g.counts()
 	last := map[[6]byte]PeerCounts{}
 	for mac := range g.peers {
 		counts, removed := g.RemovePeer(mac)
 		last[mac], err = counts, errors.Join(err, removed)
 	}
 	g.last = last
-	err = errors.Join(err, g.path.maps.netdevs.Delete(uint32(g.spec.Netdev)), g.path.maps.nums.Delete(g.num()))
-	g.path.settle() // a program may have found the queue pair before
 	if err != nil {
 		return fmt.Errorf("remove a queue pair from the fast path: %w", err)
 	}

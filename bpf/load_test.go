@@ -54,14 +54,18 @@ func TestVerifierErrorHasItsLog(t *testing.T) {
 // Old and real-time kernels have no fast path, whatever their verifier accepts.
 func TestFastRefused(t *testing.T) {
 	for _, c := range []struct {
-		version  uint32
-		realTime string
-		refused  bool
+		version uint32
+		build   string
+		refused bool
 	}{
-		{6<<16 | 1<<8, "", false}, {6<<16 | 18<<8 | 5, "0\n", false}, {5<<16 | 255<<8, "", true}, {6<<16 | 12<<8, "1\n", true},
+		{6<<16 | 1<<8, "#1 SMP PREEMPT_DYNAMIC Debian 6.1.158-1 (2025-11-09)", false},
+		{6<<16 | 18<<8 | 5, "#1 SMP PREEMPT_{LAZY,DYNAMIC} Mon Nov 30", false},
+		{5<<16 | 255<<8, "#1 SMP", true},
+		{6<<16 | 12<<8, "#1 SMP PREEMPT_RT Debian 6.12.57-1 (2025-11-05)", true},
+		{6<<16 | 18<<8, "#1 SMP PREEMPT_{RT,LAZY} Mon Nov 30", true},
 	} {
-		if err := bpf.FastRefused(c.version, c.realTime); errors.Is(err, bpf.ErrNotSupported) != c.refused {
-			t.Errorf("%x %q: %v", c.version, c.realTime, err)
+		if err := bpf.FastRefused(c.version, c.build); errors.Is(err, bpf.ErrNotSupported) != c.refused {
+			t.Errorf("%x %q: %v", c.version, c.build, err)
 		}
 	}
 }

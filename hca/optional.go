@@ -139,20 +139,21 @@ type FastPathSpec struct {
 // FastPath carries small unicast IPoIB messages of a QP between a netdev and the wire, bypassing its queues. All others use the
 // queues. It carries only in RTS. It does not carry a message while it knows of an earlier one of the same flow in the queues; one
 // that stays there too long counts as lost. It assumes that a received message has reached the host once the owner of the CQ
-// polls again or waits. A verb that leaves RTS returns only after the fast path has stopped. Any goroutine may call the methods.
-// They do not wait for the network; SetPeer and RemovePeer make system calls.
+// polls again or waits. A verb that leaves RTS returns only after the fast path has stopped; what it has carried by then may
+// still be in the kernel's queues. Any goroutine may call the methods. They do not wait for the network; AddPeer, RemovePeer and
+// Close make system calls.
 type FastPath interface {
-	// SetPeer adds a peer. The netdev's host knows it by this MAC and by no other. Messages from the peer have the QPN and the
+	// AddPeer adds a peer. The netdev's host knows it by this MAC and by no other. Messages from the peer have the QPN and the
 	// address of to, whose handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
 	// system's.
-	SetPeer(mac [6]byte, to UDDest) error
+	AddPeer(mac [6]byte, to UDDest) error
 	// RemovePeer removes a peer, if it is there, and returns its last counts, also after Close. Nothing is carried to it or
 	// from it afterwards.
 	RemovePeer(mac [6]byte) (last FastPathCounts, err error)
-	// PeerCounts returns the counts of a peer since SetPeer, also after Close, which removes no peers.
+	// PeerCounts returns the counts of a peer since AddPeer. After Close, the last ones remain until RemovePeer.
 	PeerCounts(mac [6]byte) (c FastPathCounts, ok bool)
-	// Hold makes all messages use the queues until Release was called as often as Hold. When it returns, nothing is carried any
-	// more.
+	// Hold makes all messages use the queues until Release was called as often as Hold. When it returns, the fast path has
+	// stopped.
 	Hold()
 	Release()
 	// Refused returns why the host does not let the fast path carry anything at present, or nil.
@@ -166,7 +167,7 @@ type FastPath interface {
 	Close() error
 }
 
-// FastPathCounts are the frames carried to a peer and from it, and their bytes from the Ethernet header on.
+// FastPathCounts are the frames carried to a peer and from it, and the bytes of their IP packets.
 type FastPathCounts struct {
 	TxPackets, TxBytes, RxPackets, RxBytes uint64
 }

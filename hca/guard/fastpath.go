@@ -21,12 +21,12 @@ func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
 	})
 }
 
-// SetPeer implements [hca.FastPath]. It passes on the backend's handle.
-func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
+// AddPeer implements [hca.FastPath]. It passes on the backend's handle.
+func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
 	ah, ok := to.AH.(*AH)
 	if !ok || ah.dev != f.dev {
-		return f.dev.wrap("set_fast_peer", hca.ErrInvalid)
+		return f.dev.wrap("add_fast_peer", hca.ErrInvalid)
 	}
 	to.AH = ah.inner
-	return f.FastPath.SetPeer(mac, to)
+	return f.FastPath.AddPeer(mac, to)
 }

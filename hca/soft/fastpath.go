@@ -12,8 +12,8 @@ import (
 )
 
 // fastPath is the fast path of a QP. Its gate is open while the QP is in RTS, the port is up, the device is
-// not paused, and no one holds it. A change that ends one of these conditions shuts the gate first.
-// Afterwards, updateGate opens it again if all of them hold.
+// not paused, and no one holds it; updateGate has all conditions. A verb shuts the gate before it acts. A change of the port
+// or of the P_Key table, and a pause, shut it before they are reported.
 type fastPath struct {
 	qp   *QP
 	gid  int        // index of the QP's address
@@ -22,9 +22,8 @@ type fastPath struct {
 
 	holds int // guarded by the locks of the QP
 
-	mu     sync.Mutex // held by methods that change peers
+	mu     sync.Mutex // held by methods that change peers, and by Counters
 	closed bool
-	last   []hca.Counter // once closed
 }
 
 var (
@@ -205,11 +204,11 @@ func (d *Device) shut() {
 	}
 }
 
-// SetPeer implements [hca.FastPath].
-func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
+// AddPeer implements [hca.FastPath].
+func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
 	ah, ok := to.AH.(*AH)
 	if !ok || ah.pd != f.qp.pd || ah.spec.DGID.Addr().IsMulticast() {
-		return verb("set_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+		return verb("add_fast_peer", f.qp.num.String(), hca.ErrInvalid)
 	}
 	p := transport.GatePeer{
 		MAC: mac, Addr: ah.spec.DGID.Addr(), Num: to.QPN, QKey: to.QKey,
@@ -220,14 +219,14 @@ func (f *fastPath) SetPeer(mac [6]byte, to hca.UDDest) error {
 	}
 	env := f.qp.dev.env()
 	if p.QKey&hca.QKeyControlled != 0 || ah.spec.SGIDIndex != f.gid || env.Own(p.Addr) || p.Addr.Is4() != f.addr.Is4() {
-		return verb("set_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+		return verb("add_fast_peer", f.qp.num.String(), hca.ErrInvalid)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return verb("set_fast_peer", f.qp.num.String(), hca.ErrClosed)
+		return verb("add_fast_peer", f.qp.num.String(), hca.ErrClosed)
 	}
-	return verb("set_fast_peer", f.qp.num.String(), f.gate.SetPeer(p))
+	return verb("add_fast_peer", f.qp.num.String(), f.gate.AddPeer(p))
 }
 
 // RemovePeer implements [hca.FastPath].
@@ -278,9 +277,6 @@ func (f *fastPath) Posted(i int) {
 func (f *fastPath) Counters() []hca.Counter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return f.last
-	}
 	return f.gate.Counters()
 }
 
@@ -301,6 +297,5 @@ func (f *fastPath) Close() error {
 		q.posted = q.posted[:0]
 	}
 	f.qp.unlock()
-	f.last = f.gate.Counters()
 	return verb("destroy_fast_path", f.qp.num.String(), f.gate.Close())
 }

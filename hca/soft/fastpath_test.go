@@ -47,7 +47,7 @@ func newFastHosts(t *testing.T, addr func(int) string) (hosts [2]*fastHost) {
 	for i, h := range hosts {
 		peer := hosts[1-i]
 		h.ns.Run("ip", "neighbour", "add", fastAddr+string(rune('2'-i)), "lladdr", net.HardwareAddr(peer.mac[:]).String(), "dev", fastTAP)
-		h.Must(h.path.SetPeer(peer.mac, h.Towards(peer.Station, 1, 0)[0].UD), "set the peer")
+		h.Must(h.path.AddPeer(peer.mac, h.Towards(peer.Station, 1, 0)[0].UD), "set the peer")
 	}
 	return hosts
 }
@@ -216,7 +216,7 @@ func TestFastPathFollowsItsQP(t *testing.T) {
 		{"held twice", func() { a.path.Hold(); a.path.Hold(); a.path.Release() }, func() { a.path.Release() }, false},
 		{"held in RESET", func() { a.path.Hold(); a.to(hca.QPReset) }, func() { a.to(hca.QPInit, hca.QPRTR, hca.QPRTS); a.path.Release() }, false},
 		{"paused", func() { a.Must(a.dev.Pause(), "pause") }, func() { a.dev.Resume() }, false},
-		{"no peer", func() { _, err := a.path.RemovePeer(b.mac); a.Must(err, "remove the peer") }, func() { a.Must(a.path.SetPeer(b.mac, peer), "set the peer") }, false},
+		{"no peer", func() { _, err := a.path.RemovePeer(b.mac); a.Must(err, "remove the peer") }, func() { a.Must(a.path.AddPeer(b.mac, peer), "set the peer") }, false},
 		{"no P_Key", func() { a.dev.SetPKeys(nil) }, func() { a.dev.SetPKeys([]hca.PKey{hca.PKeyDefault}) }, false},
 		{"no address", func() { a.ns.Run("ip", "address", "flush", "dev", nstest.Dev); a.waitGIDs(0) }, func() {
 			a.ns.Run("ip", "address", "add", nstest.IPv4(0)+"/24", "dev", nstest.Dev)
@@ -266,7 +266,7 @@ func TestFastPathFollowsItsQP(t *testing.T) {
 	if removed, err := a.path.RemovePeer(b.mac); !ok || last != counts || removed != counts || err != nil {
 		t.Errorf("last counts of the peer: %+v, %t, removed with %+v, %v; want %+v", last, ok, removed, err, counts)
 	}
-	if err := a.path.SetPeer(b.mac, peer); !errors.Is(err, hca.ErrClosed) {
+	if err := a.path.AddPeer(b.mac, peer); !errors.Is(err, hca.ErrClosed) {
 		t.Errorf("a peer of a closed fast path: %v", err)
 	}
 }

@@ -44,7 +44,8 @@ type Gate interface {
 	// PSN returns the counter of packet sequence numbers, whose low 24 bits are the next one. The device and the fast path take
 	// numbers from it by atomic operations. It is the gate's until Close.
 	PSN() *uint32
-	// Shut closes the gate. Nothing is carried after its return. Idempotent. Any goroutine may call it.
+	// Shut closes the gate. After its return, nothing more is taken to be carried; what was taken before may still be in the
+	// kernel's queues. Idempotent. Any goroutine may call it.
 	Shut()
 	// Refused returns why the gate stays shut although it was opened, or nil. Any goroutine may call it.
 	Refused() error
@@ -59,13 +60,13 @@ type Gate interface {
 	// as lost. Any goroutine may call them.
 	SentAll(lane int, now time.Time)
 	ReceivedAll(lane int, now time.Time)
-	// SetPeer adds a peer. Without a route to it, nothing is carried to it until there is one. It asks the kernel for the route.
+	// AddPeer adds a peer. Without a route to it, nothing is carried to it until there is one. It asks the kernel for the route.
 	// Errors: hca.ErrNoMemory if there are too many peers, the system's.
-	SetPeer(p GatePeer) error
+	AddPeer(p GatePeer) error
 	RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error)
-	// PeerCounts returns the counts of a peer since SetPeer. After Close, it and RemovePeer return the last ones.
+	// PeerCounts returns the counts of a peer since AddPeer. After Close, it and RemovePeer return the last ones.
 	PeerCounts(mac [6]byte) (c hca.FastPathCounts, ok bool)
-	// Counters may be called by any goroutine.
+	// Counters may also be called after Close, and by any goroutine, but not while Close runs.
 	Counters() []hca.Counter
 	// Close closes the gate and removes the QP.
 	Close() error

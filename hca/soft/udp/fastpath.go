@@ -55,15 +55,15 @@ type gate struct {
 
 	mu sync.Mutex // guards the peers of the Gate
 
-	state   sync.Mutex    // guards what follows, and the gate's opening, shutting and closing
+	stateMu sync.Mutex    // guards what follows, and the gate's opening, shutting and closing
 	keys    *bpf.GateKeys // with which it should be open; nil: it should not
 	refused error         // why it stays shut all the same; nil: it need not
 }
 
 // Open implements transport.Gate.
 func (g *gate) Open(qkey hca.QKey, pkey hca.PKey) {
-	g.state.Lock()
-	defer g.state.Unlock()
+	g.stateMu.Lock()
+	defer g.stateMu.Unlock()
 	keys := bpf.GateKeys{QKey: uint32(qkey), PKey: uint16(pkey)}
 	if g.keys != nil && *g.keys == keys {
 		return
@@ -77,16 +77,16 @@ func (g *gate) Open(qkey hca.QKey, pkey hca.PKey) {
 
 // Shut implements transport.Gate.
 func (g *gate) Shut() {
-	g.state.Lock()
-	defer g.state.Unlock()
+	g.stateMu.Lock()
+	defer g.stateMu.Unlock()
 	g.keys = nil
 	g.Gate.Shut()
 }
 
-// refuse keeps the gate shut for a reason. nil: for none.
+// refuse keeps the gate shut for a reason or, if that is nil, no longer.
 func (g *gate) refuse(why error) {
-	g.state.Lock()
-	defer g.state.Unlock()
+	g.stateMu.Lock()
+	defer g.stateMu.Unlock()
 	was := g.refused
 	g.refused = why
 	switch {
@@ -99,8 +99,8 @@ func (g *gate) refuse(why error) {
 
 // Refused implements transport.Gate.
 func (g *gate) Refused() error {
-	g.state.Lock()
-	defer g.state.Unlock()
+	g.stateMu.Lock()
+	defer g.stateMu.Unlock()
 	return g.refused
 }
 
@@ -112,11 +112,11 @@ func (*gate) Flow(msg []byte) uint32 {
 	return bpf.Flow(binary.BigEndian.Uint16(msg), msg[hca.EncapLen:])
 }
 
-// SetPeer implements transport.Gate.
-func (g *gate) SetPeer(p transport.GatePeer) error {
+// AddPeer implements transport.Gate.
+func (g *gate) AddPeer(p transport.GatePeer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return tooMany(g.Gate.SetPeer(bpf.FastPeer{
+	return tooMany(g.Gate.AddPeer(bpf.FastPeer{
 		MAC: p.MAC, Addr: p.Addr, Hop: g.of.hops(g.addr, p.Addr)[p.Addr], Num: uint32(p.Num), QKey: uint32(p.QKey),
 		TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
 	}))
@@ -132,7 +132,7 @@ func (g *gate) reroute() {
 	defer g.mu.Unlock()
 	g.Reroute(func(to netip.Addr) netip.Addr {
 		hop, known := hops[to]
-		if !known { // it has no route, or was added meanwhile
+		if !known { // it was added meanwhile
 			hop = g.of.hops(g.addr, to)[to]
 		}
 		return hop
@@ -161,8 +161,8 @@ func (g *gate) Close() error {
 	g.Shut()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.state.Lock() // a Shut that runs ends before another queue pair has the place
-	defer g.state.Unlock()
+	g.stateMu.Lock() // a Shut that runs ends before another queue pair has the place
+	defer g.stateMu.Unlock()
 	return g.Gate.Close()
 }
 

@@ -122,7 +122,7 @@ func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
 // mostAtOnce bounds the peers of one handOver: each takes about 50 us, during which Run does nothing else.
 const mostAtOnce = 64
 
-// handOver hands over the peers that are due. Safe is the oldest snapshot that a frame of any lane may have been routed by.
+// handOver hands over the peers that are due. A lane may still be routing a frame by the snapshot safe, or by a later one.
 func (f *fast) handOver(safe uint64) {
 	n := 0
 	for mac, p := range f.due {
@@ -133,7 +133,7 @@ func (f *fast) handOver(safe uint64) {
 			return
 		}
 		delete(f.due, mac)
-		if err := (*f.path.Load()).SetPeer(mac, p.to); err != nil {
+		if err := (*f.path.Load()).AddPeer(mac, p.to); err != nil {
 			f.log.Debug("cannot add a peer to the fast path; the daemon carries its frames", "mac", mac.String(), "err", err)
 			continue
 		}
@@ -163,14 +163,9 @@ func (f *fast) traffic(now time.Time) (out []neigh.Event) {
 
 // carried appends the event of the traffic of a peer since the last one, if there is any.
 func (f *fast) carried(mac ipoib.MAC, c hca.FastPathCounts, out []neigh.Event) []neigh.Event {
-	const ether = 14 // length of the Ethernet header
 	was := f.peers[mac]
 	f.peers[mac] = c
-	ev := neigh.Carried{
-		MAC:   mac,
-		Sent:  c.TxBytes - was.TxBytes - ether*(c.TxPackets-was.TxPackets),
-		Heard: c.RxBytes - was.RxBytes - ether*(c.RxPackets-was.RxPackets),
-	}
+	ev := neigh.Carried{MAC: mac, Sent: c.TxBytes - was.TxBytes, Heard: c.RxBytes - was.RxBytes}
 	if ev.Sent+ev.Heard == 0 {
 		return out
 	}
@@ -180,7 +175,7 @@ func (f *fast) carried(mac ipoib.MAC, c hca.FastPathCounts, out []neigh.Event) [
 // resting reports whether the fast path has carried nothing for a while.
 func (f *fast) resting(now time.Time) bool { return now.Sub(f.moved) > restAfter }
 
-// restAfter is longer than the interval between two samples of a lane at rest, after which Run looks at the fast path too.
+// restAfter is longer than the interval at which a lane at rest is sampled, because Run looks at the fast path only then.
 const restAfter = freeze.Rest + time.Second
 
 // setHold sets or clears a reason to hold the fast path.

@@ -30,7 +30,7 @@ type fakeFast struct {
 
 func (p *fakeFast) note(text string) { p.notes = append(p.notes, text) }
 
-func (p *fakeFast) SetPeer(mac [6]byte, to hca.UDDest) error {
+func (p *fakeFast) AddPeer(mac [6]byte, to hca.UDDest) error {
 	if p.full {
 		return hca.ErrNoMemory
 	}
@@ -146,7 +146,7 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 	}
 	first.notes = nil
 
-	first.counts[macs[0]] = hca.FastPathCounts{TxPackets: 2, TxBytes: 2 * 100, RxPackets: 1, RxBytes: 60}
+	first.counts[macs[0]] = hca.FastPathCounts{TxPackets: 2, TxBytes: 2 * 86, RxPackets: 1, RxBytes: 46}
 	b.now = b.now.Add(time.Minute)
 	want := neigh.Carried{MAC: macs[0], Sent: 2 * 86, Heard: 46}
 	if got := b.traffic(b.now); !slices.Equal(got, []neigh.Event{want}) {
@@ -160,7 +160,7 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 	}
 
 	second := &fakeFast{name: "second", full: true}
-	first.counts[macs[1]] = hca.FastPathCounts{TxPackets: 1, TxBytes: 100}
+	first.counts[macs[1]] = hca.FastPathCounts{TxPackets: 1, TxBytes: 86}
 	if got := b.use(endpoint.FastPath{Path: second}); !slices.Equal(got, []neigh.Event{neigh.Carried{MAC: macs[1], Sent: 86}}) {
 		t.Errorf("last traffic: %+v", got)
 	}
@@ -173,7 +173,7 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 		t.Errorf("%d peers due, %d handed over to a full fast path", len(b.due), len(b.peers))
 	}
 
-	third := &fakeFast{name: "third", counts: map[ipoib.MAC]hca.FastPathCounts{macs[0]: {RxPackets: 1, RxBytes: 64}}}
+	third := &fakeFast{name: "third", counts: map[ipoib.MAC]hca.FastPathCounts{macs[0]: {RxPackets: 1, RxBytes: 50}}}
 	b.use(endpoint.FastPath{Path: third})
 	b.handOver(b.epoch)
 	third.notes = nil

@@ -88,7 +88,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	return v;
 }
 
-/* work_for fills in the context for the queue pair in a slot. It returns a negative number if there is none. */
+/* work_for fills in the context for the queue pair in a slot. It returns a negative number without one. */
 static __always_inline int work_for(struct work *w, struct __sk_buff *skb, __u32 *slot)
 {
 	__u32 zero = 0;

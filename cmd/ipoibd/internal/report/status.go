@@ -170,7 +170,7 @@ type Interface struct {
 	Unassigned string `json:"unassigned,omitempty"`
 	// NoEBPF is why it has no eBPF programs as requested; empty: it has, or none were requested.
 	NoEBPF string `json:"no_ebpf,omitempty"`
-	// NoFastPath is why the fast path that was asked for carries nothing: there is none, or IPsec keeps it closed.
+	// NoFastPath is why the fast path that was asked for carries nothing: the interface lacks one, or IPsec keeps it closed.
 	NoFastPath string `json:"no_fast_path,omitempty"`
 
 	// MTULimit is the path that determines the MTU; zero: the underlay or the operator does.

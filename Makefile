@@ -130,24 +130,23 @@ check: ## build, vet, format, and the short forms of the tests without root or n
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t14
 
-.PHONY: test-tidy test-lint test-unit test-raced test-pure test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm test-rxe test-infiniband
+.PHONY: test-tidy test-lint test-unit test-pure test-storm test-fuzz test-hosts test-netns test-e2e test-arm64 test-docker test-deb test-kubernetes test-sm test-lab test-daemons test-vm test-guests test-rxe test-infiniband
 test-tidy:
 	$(call check,go.mod,$(TIDY_BUDGET),bash -c 'go mod tidy -diff && go -C tools mod tidy -diff && go -C scripts/kubernetes mod tidy -diff')
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
-# The tests without root, network or real interfaces. Those that only compute, and have no limits of time, take what the
-# others leave of the processors. They do not run beside the rings with interfaces, which would starve them for minutes.
-IDLE := nice -n 19 chrt --idle 0
+# The tests without root, network or real interfaces, except for those that only compute.
 test-unit:
-	$(MAKE) --jobs=4 test-raced test-pure test-storm test-fuzz
-test-raced:
 	$(call ring,$(call packages,$(IS_UNIT) && !($(IS_PURE))),$(UNIT_BUDGET),-race -skip='$(LONGEST)')
+# What only computes, and has no limits of time, takes what the guests leave of the processors, since these wait for a third of
+# the time. The other rings would starve it for minutes.
+IDLE := nice -n 19 chrt --idle 0
 test-fuzz:
-	$(call check,fuzz,$(UNIT_BUDGET),$(IDLE) env FUZZTIME=5000x scripts/fuzz)
+	$(call check,fuzz,$(VM_BUDGET),$(IDLE) env FUZZTIME=5000x scripts/fuzz)
 test-pure:
-	$(IDLE) $(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(UNIT_BUDGET))
+	$(IDLE) $(call ring,$(call packages,$(IS_UNIT) && $(IS_PURE)),$(VM_BUDGET))
 test-storm:
-	$(IDLE) $(call ring,$(IFACE),$(UNIT_BUDGET),-count=1 -run='^TestR10Storm$$|$(LONGEST)')
+	$(IDLE) $(call ring,$(IFACE),$(VM_BUDGET),-count=1 -run='^TestR10Storm$$|$(LONGEST)')
 # The rings with real interfaces and processes wait more than they compute, so they run four at a time: test-e2e, and the
 # shorter ones.
 test-hosts: deps-docker deps-deb
@@ -182,7 +181,10 @@ test-daemons: deps-vm deps-sm
 	$(call ring,$(IB),$(SM_BUDGET),-count=1 -run='$(DAEMONS)')
 # Guests with Debian's kernels. The kernels are fetched first, because go test would hide the progress of the download.
 # Two guests run at a time: four on two processors exceed the limits of tests.
-test-vm: test-rxe test-infiniband
+test-vm: deps-vm deps-sm
+	$(MAKE) --jobs=4 test-guests test-pure test-storm test-fuzz
+test-guests:
+	$(MAKE) --jobs=1 test-rxe test-infiniband
 test-rxe: deps-vm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(RXE),$(VM_BUDGET),-count=1)

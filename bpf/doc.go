@@ -29,7 +29,7 @@
 // frame to the host. What they do not carry goes to the daemon unchanged, except for what is lost:
 //
 //	verdict   | from the host                               | from the underlay
-//	carried   | TCP, UDP, ICMP echo; unicast, no options, no fragments, no DHCP; at most GateSpec.MaxPacket bytes
+//	carried   | TCP, UDP, ICMP echo; unicast, no options, no fragments, no DHCP; at most 504 bytes (MAX_PACKET)
 //	closed    | the gate is closed
 //	length    | too short, too long, or to be cut           | too short, too long, or several packets that the kernel has joined
 //	kind      | anything else, such as ARP, neighbour discovery, DHCP, multicast, a VLAN tag

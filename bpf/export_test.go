@@ -6,6 +6,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
+// MaxFastPacket is the longest IP packet on the fast path, in bytes (MAX_PACKET in fast.h).
+const MaxFastPacket = 504
+
 // FastRefused returns why a kernel has no fast path.
 var FastRefused = fastRefused
 

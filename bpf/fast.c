@@ -47,7 +47,7 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 
 	if (skb->vlan_present)
 		return KIND;
-	if (skb->gso_size || len < ETHER_LEN + IPV4_LEN || n > qp->max || n > MAX_PACKET)
+	if (skb->gso_size || len < ETHER_LEN + IPV4_LEN || n > MAX_PACKET)
 		return LENGTH;
 	len = bounded(len, ROOM);
 	if (len < ETHER_LEN || len > ETHER_LEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
@@ -213,7 +213,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	    h->fragment != bpf_htons(DONT_FRAGMENT) || h->bth.opcode != UD_SEND_ONLY || h->bth.flags & 0xf ||
 	    bpf_ntohs(h->bth.pkey) != qp->pkey || bpf_ntohl(h->deth.qkey) != qp->qkey || h->ipoib.zero)
 		return HEADER;
-	if (n > qp->max || n > MAX_PACKET)
+	if (n > MAX_PACKET)
 		return LENGTH;
 	len = bounded(len, ROOM);
 	if (len < IPV4_LEN || len > MAX_END - AT_IPV6)

@@ -32,9 +32,6 @@ const (
 	NumVerdict
 )
 
-// MaxFastPacket is the longest IP packet that the fast path can carry, in bytes.
-const MaxFastPacket = 504
-
 // The numbers of queue pairs and of peers that a process can have on the fast path.
 const (
 	maxGates     = 64
@@ -162,6 +159,7 @@ func OpenFastPath(fds []int) (*FastPath, error) {
 	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
+		closeAll(fds)
 		return nil, fmt.Errorf("count the CPUs: %w", err)
 	}
 	p := &FastPath{AtNetdev: fds[0], AtUnderlay: fds[1]}

@@ -12,7 +12,7 @@
 #define MAC_LEN 6
 #define FLOWS 1024 /* a power of two, and a multiple of LANES */
 
-/* The longest IP packet that any queue pair may carry. bpf_csum_diff took at most 512 bytes before Linux 6.13, and the
+/* The longest IP packet that the programs carry. bpf_csum_diff took at most 512 bytes before Linux 6.13, and the
  * packet, its padding and the ICRC are one of its arguments. */
 #define MAX_PACKET 504
 
@@ -61,7 +61,6 @@ struct qp {
 	__u32 open;              /* the gate */
 	__u32 netdev, underlay;  /* indexes of the TAP and of the underlay */
 	__u32 num, qkey;
-	__u32 max;               /* the longest IP packet in a frame, in bytes */
 	__u32 psn;               /* of the next packet; the daemon takes numbers too */
 	__u32 buckets;           /* of each lane, a power of two; see bucket_of */
 	__u16 pkey, lanes;

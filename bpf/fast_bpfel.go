@@ -67,7 +67,6 @@ type fastQp struct {
 	Underlay uint32
 	Num      uint32
 	Qkey     uint32
-	Max      uint32
 	Psn      uint32
 	Buckets  uint32
 	Pkey     uint16
@@ -78,7 +77,7 @@ type fastQp struct {
 	_        [2]byte
 	TxReady  uint32
 	RxReady  uint32
-	_        [44]byte
+	_        [48]byte
 }
 
 type fastRunning struct {

@@ -538,7 +538,6 @@ func TestFastPathIsBounded(t *testing.T) {
 		for _, bad := range []func(s *bpf.GateSpec){
 			func(s *bpf.GateSpec) { s.Ports = nil },
 			func(s *bpf.GateSpec) { s.Ports = make([]uint16, 9) },
-			func(s *bpf.GateSpec) { s.MaxPacket++ },
 			func(s *bpf.GateSpec) { s.Addr = netip.Addr{} },
 		} {
 			spec := a.GateSpec
@@ -563,7 +562,7 @@ func TestFastPathWithoutCapabilities(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		g, err := p.Gate(bpf.GateSpec{Netdev: 1, Underlay: 2, Addr: netip.MustParseAddr("192.0.2.1"), Num: 2, Ports: []uint16{1}, MaxPacket: 256})
+		g, err := p.Gate(bpf.GateSpec{Netdev: 1, Underlay: 2, Addr: netip.MustParseAddr("192.0.2.1"), Num: 2, Ports: []uint16{1}})
 		if err != nil {
 			t.Error(err)
 			return

@@ -65,7 +65,7 @@ func newFastHost(t *testing.T, number byte, addr string) *fastHost {
 	h := &fastHost{outer: [6]byte{6, 0, 0, 0, 0, number}, GateKeys: keys}
 	h.GateSpec = bpf.GateSpec{
 		MAC: [6]byte{2, 0, 0, 0, 0, number}, Addr: netip.MustParseAddr(addr), Num: 0x100 + uint32(number),
-		Ports: []uint16{0xc000, 0xc001}, MaxPacket: bpf.MaxFastPacket,
+		Ports: []uint16{0xc000, 0xc001},
 	}
 	h.Netdev, h.Underlay = newNetdev(t, h.MAC), newNetdev(t, h.outer)
 	h.load(t)

@@ -32,7 +32,7 @@ func attachedHosts(t *testing.T, addrs [2]string) (hosts [2]*fastHost, spaces [2
 		t.Cleanup(func() { tap.Close() })
 		h := &fastHost{GateSpec: bpf.GateSpec{
 			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addr: netip.MustParseAddr(addrs[i]), Num: 0x100 + uint32(i),
-			Ports: []uint16{0xc000}, MaxPacket: bpf.MaxFastPacket,
+			Ports: []uint16{0xc000},
 		}, GateKeys: keys}
 		ns.Do(func() { setUp(t, h, inner4[i], net.HardwareAddr{2, 0, 0, 0, 0, byte(1 - i)}, inner4[1-i], inner6[1-i]) })
 		ns.AddIPv6("ib0", inner6[i].String()+"/64")

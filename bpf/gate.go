@@ -18,7 +18,6 @@ type GateSpec struct {
 	Addr             netip.Addr // of the queue pair's GID
 	Num              uint32
 	Ports            []uint16 // UDP source ports, one for each lane; there are 1, 2, 4 or 8 lanes
-	MaxPacket        int      // the longest IP packet to carry, in bytes
 }
 
 // GateKeys are the Q_Key that a queue pair accepts, and the P_Key that it sends and accepts.
@@ -68,11 +67,10 @@ func (p *FastPath) Gate(spec GateSpec) (*Gate, error) {
 	}
 	qp := fastQp{
 		Netdev: uint32(spec.Netdev), Underlay: uint32(spec.Underlay), Num: spec.Num,
-		Max: uint32(spec.MaxPacket), Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
+		Mac: spec.MAC, Lanes: uint16(len(spec.Ports)),
 	}
-	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || n&(n-1) != 0 || spec.MaxPacket > MaxFastPacket || !spec.Addr.IsValid() {
-		return nil, fmt.Errorf("invalid gate: %d lanes (want 1, 2, 4 or 8), packets of %d bytes (at most %d), address %s",
-			n, spec.MaxPacket, MaxFastPacket, spec.Addr)
+	if n := len(spec.Ports); n < 1 || n > len(qp.Ports) || n&(n-1) != 0 || !spec.Addr.IsValid() {
+		return nil, fmt.Errorf("invalid gate: %d lanes (want 1, 2, 4 or 8), address %s", n, spec.Addr)
 	}
 	qp.Addr, qp.Buckets = spec.Addr.As16(), uint32(numFlows/len(spec.Ports))
 	for i, port := range spec.Ports {

@@ -18,6 +18,13 @@ const (
 	Egress  Hook = netlink.HANDLE_MIN_EGRESS  // as the host's stack sends them, before the queueing discipline
 )
 
+func (h Hook) String() string {
+	if h == Ingress {
+		return "ingress"
+	}
+	return "egress"
+}
+
 // The priority and the name of our classifier. Those with a smaller number run first.
 const (
 	classifierPriority = 60000
@@ -56,7 +63,7 @@ func DetachProgram(index int, hook Hook) error {
 	case err != nil && gone(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("detach an eBPF program from interface %d: %w", index, err)
+		return fmt.Errorf("detach an eBPF program from interface %d (tc filter del dev NAME %v pref %d): %w", index, hook, classifierPriority, err)
 	}
 	return removeIfEmpty(index)
 }

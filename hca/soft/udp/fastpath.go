@@ -24,7 +24,7 @@ func (t *Transport) AddGate(spec transport.GateSpec) (transport.Gate, error) {
 	}
 	below, err := t.fast.Gate(bpf.GateSpec{
 		Netdev: spec.Netdev, Underlay: t.watch.index, MAC: spec.MAC, Addr: spec.Addr, Num: uint32(spec.Num),
-		Ports: spec.Ports, MaxPacket: bpf.MaxFastPacket,
+		Ports: spec.Ports,
 	})
 	if err != nil {
 		return nil, tooMany(err)

@@ -62,6 +62,6 @@ func (p *underlayProgram) run(ctx context.Context) {
 
 func (p *underlayProgram) remove(index int) {
 	if err := linux.DetachProgram(index, linux.Ingress); err != nil {
-		p.log.Warn("cannot remove the fast path from the underlay; to remove it, run 'tc filter del dev NAME ingress pref 60000'", "index", index, "err", err)
+		p.log.Warn("cannot remove the fast path from the underlay", "index", index, "err", err)
 	}
 }

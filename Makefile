@@ -186,7 +186,7 @@ test-daemons: deps-vm deps-sm
 test-vm: deps-vm deps-sm deps-docker
 	$(MAKE) --jobs=6 test-guests test-sim test-storm test-pure test-fuzz test-arm64
 test-guests:
-	$(MAKE) --jobs=1 test-rxe test-infiniband
+	status=0; for ring in test-rxe test-infiniband; do $(MAKE) $$ring || status=1; done; exit $$status
 test-rxe: deps-vm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(RXE),$(VM_BUDGET),-count=1)

@@ -340,15 +340,15 @@ func TestFastPathKeepsOrder(t *testing.T) {
 
 // inOrder sends n numbered datagrams, in bursts of small and long ones, and returns an error if one arrives after a later one.
 func inOrder(a, b *host, flow, n int) (err error) {
-	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort+1+flow))
-	var in net.PacketConn
+	port := uint16(numberedPort + 1 + flow)
+	var in *net.UDPConn
 	var out net.Conn
-	b.Do(func() { in, err = net.ListenPacket("udp", addr) })
+	b.Do(func() { in, err = listenNumbered(b.ip4(), port) })
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	a.Do(func() { out, err = net.Dial("udp", addr) })
+	a.Do(func() { out, err = net.Dial("udp", net.JoinHostPort(b.ip4(), strconv.Itoa(int(port)))) })
 	if err != nil {
 		return err
 	}
@@ -380,7 +380,7 @@ func inOrder(a, b *host, flow, n int) (err error) {
 	buf := make([]byte, 2048)
 	for {
 		_ = in.SetReadDeadline(time.Now().Add(numberedLull))
-		size, _, err := in.ReadFrom(buf)
+		size, err := in.Read(buf)
 		if err != nil {
 			break
 		}

@@ -62,7 +62,7 @@ func TestHandOverLosesNoBroadcast(t *testing.T) {
 	pingAll(a, b)
 	var in, out *net.UDPConn
 	var inErr, outErr error
-	a.Do(func() { in, inErr = listenNumbered("0.0.0.0") })
+	a.Do(func() { in, inErr = listenNumbered("0.0.0.0", numberedPort) })
 	b.Do(func() {
 		out, outErr = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 44, 0, 255), Port: numberedPort})
 	})

@@ -302,7 +302,7 @@ func (x *exchange) datagrams(to string, size int, option func(fd int) error) {
 	var in *net.UDPConn
 	var out net.Conn
 	var err, err2 error
-	x.to.Do(func() { in, err = listenNumbered(to) })
+	x.to.Do(func() { in, err = listenNumbered(to, numberedPort) })
 	x.from.Do(func() { out, err2 = net.Dial("udp", net.JoinHostPort(to, strconv.Itoa(numberedPort))) })
 	if err != nil || err2 != nil {
 		x.t.Fatal(err, err2)

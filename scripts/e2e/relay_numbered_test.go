@@ -94,7 +94,7 @@ type flow struct {
 func (f *flow) run(sizes []int) error {
 	var in *net.UDPConn
 	var err error
-	f.to.Do(func() { in, err = listenNumbered(f.addr) })
+	f.to.Do(func() { in, err = listenNumbered(f.addr, numberedPort) })
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,9 @@ func (f *flow) run(sizes []int) error {
 	return errors.Join(f.count(in), <-sent)
 }
 
-func listenNumbered(at string) (*net.UDPConn, error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(at), numberedPort)))
+// listenNumbered listens at an address and a port, with room for bursts.
+func listenNumbered(at string, port uint16) (*net.UDPConn, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(at), port)))
 	if err != nil {
 		return nil, err
 	}

@@ -621,7 +621,7 @@ var ofTheNetwork = []setUp{
 		p.named("firewall_out")
 	}},
 	{"firewall_in", 1, func(p *patient, peers []*host) {
-		p.join()
+		p.join(slowPath) // a fast path bypasses the firewall
 		peers[0].join()
 		p.waitReaches(peers[0])
 		p.nft("table inet f {\n chain i {\n type filter hook input priority 0\n udp dport 4791 drop\n }\n}\n")
@@ -693,7 +693,7 @@ var ofTheNetwork = []setUp{
 		p.silent()
 	}},
 	{"unknown_peer", 2, func(p *patient, peers []*host) {
-		p.join("--peer", nstest.IPv4(1), "--known-peers-only")
+		p.join("--peer", nstest.IPv4(1), "--known-peers-only", slowPath)
 		peers[0].join("--peer", nstest.IPv4(0))
 		p.waitReaches(peers[0])
 		p.silent()

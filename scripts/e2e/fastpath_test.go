@@ -101,6 +101,10 @@ func TestFastPath(t *testing.T) {
 	slow("with an IPsec policy")
 	a.Run("ip", "xfrm", "policy", "flush")
 	a.waitFast(b)
+	a.Run("ip", "xfrm", "policy", "setdefault", "fwd", "block")
+	eventually(t, repairLimit, "a default that drops packets is noticed", func() bool { return strings.Contains(a.iface().NoFast, "getdefault") })
+	a.Run("ip", "xfrm", "policy", "setdefault", "fwd", "accept")
+	a.waitFast(b)
 
 	for _, scope := range []string{"qp", "cq", "device"} {
 		if out, err := a.daemon.command("reset", scope, "--wait").CombinedOutput(); err != nil {
@@ -441,7 +445,7 @@ func TestFastPathKeepsTCPInOrder(t *testing.T) {
 			const streams = 4
 			results := make(chan error, streams)
 			for i := range streams {
-				go func() { results <- tcpInOrder(t, a, b, i, form(4000, 1000000)) }()
+				go func() { results <- tcpInOrder(t, a, b, i, form(4000, 1000000), path != slowPath) }()
 			}
 			for range streams {
 				if err := <-results; err != nil {
@@ -458,10 +462,11 @@ func TestFastPathKeepsTCPInOrder(t *testing.T) {
 	}
 }
 
-// tcpInOrder makes n short and long writes to a TCP connection, and returns an error if more than one in a thousand segments
-// arrives after a later one. Every twentieth write must arrive before the next one, so that no queue overflows. On a busy machine
-// a segment may be overtaken in a processor's backlog (package bpf), and the sender repeats those whose acknowledgements are late.
-func tcpInOrder(t *testing.T, a, b *host, flow, n int) error {
+// tcpInOrder makes n short and long writes to a TCP connection, and returns an error if a segment arrives after a later one; one in
+// a thousand may with a fast path, because on a busy machine it may be overtaken in a processor's backlog (package bpf). Every
+// twentieth write must arrive before the next one, so that no queue overflows. The sender repeats segments whose acknowledgements
+// are late.
+func tcpInOrder(t *testing.T, a, b *host, flow, n int, fast bool) error {
 	out, in, err := tcpPair(a, b, numberedPort+10+flow)
 	if err != nil {
 		return err
@@ -501,7 +506,11 @@ func tcpInOrder(t *testing.T, a, b *host, flow, n int) error {
 		return err
 	}
 	t.Logf("flow %d: %d segments arrived, %d out of order; %d were sent again", flow, receiver.Data_segs_in, receiver.Rcv_ooopack, sender.Total_retrans)
-	if receiver.Rcv_ooopack > receiver.Data_segs_in/1000 {
+	permitted := uint32(0)
+	if fast {
+		permitted = receiver.Data_segs_in / 1000
+	}
+	if receiver.Rcv_ooopack > permitted {
 		return fmt.Errorf("flow %d: %d segments arrived out of order", flow, receiver.Rcv_ooopack)
 	}
 	return nil

@@ -63,7 +63,7 @@ func DetachProgram(index int, hook Hook) error {
 	case err != nil && gone(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("detach an eBPF program from interface %d (tc filter del dev NAME %v pref %d): %w", index, hook, classifierPriority, err)
+		return fmt.Errorf("detach an eBPF program from interface %d, which 'tc filter del dev NAME %v pref %d' also does: %w", index, hook, classifierPriority, err)
 	}
 	return removeIfEmpty(index)
 }

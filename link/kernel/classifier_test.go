@@ -44,7 +44,7 @@ func TestAttachProgram(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := reaches(); got != c.reaches {
-					t.Errorf("hook %#x: the host reaches the other one: %t; %s", hook, got, classifiers())
+					t.Errorf("%v: the host reaches the other one: %t; %s", hook, got, classifiers())
 				}
 			}
 			if n := strings.Count(classifiers(), "ipoibd"); n != 1 {

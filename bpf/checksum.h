@@ -62,9 +62,9 @@ static __always_inline __u32 fold(__u64 sum)
 /* pseudo_sum returns the folded sum of the pseudo header of an outer datagram, or a negative error. */
 static __always_inline __s64 pseudo_sum(const __u8 *b, __be16 family, __u32 end)
 {
-	__s64 addrs = family == bpf_htons(TYPE_IPV6) ? sum_of(b + AT_IPV6 + 8, 2 * ADDR_LEN) : sum_of(b + AT_IPV4 + 12, 8);
+	__s64 addrs = family == bpf_htons(ETH_P_IPV6) ? sum_of(b + AT_IPV6 + 8, 2 * ADDR_LEN) : sum_of(b + AT_IPV4 + 12, 8);
 
-	return addrs < 0 ? addrs : fold((__u64)addrs + bpf_htons(PROTO_UDP) + bpf_htons(end - AT_UDP));
+	return addrs < 0 ? addrs : fold((__u64)addrs + bpf_htons(IPPROTO_UDP) + bpf_htons(end - AT_UDP));
 }
 
 /* udp_sum returns the folded sum of an outer datagram, with its checksum: all ones if that is right. It returns
@@ -106,19 +106,19 @@ static __always_inline int complete_packet(__u8 *p, __be16 type, __u32 n)
 {
 	__u8 protocol;
 
-	if (type == bpf_htons(TYPE_IPV4)) {
+	if (type == bpf_htons(ETH_P_IP)) {
 		protocol = p[9];
-		if (protocol == PROTO_TCP)
-			return complete(p + IPV4_LEN, 16, sum_of(p + 12, 8), PROTO_TCP, n - IPV4_LEN);
-		if (protocol == PROTO_UDP)
-			return complete(p + IPV4_LEN, 6, sum_of(p + 12, 8), PROTO_UDP, n - IPV4_LEN);
+		if (protocol == IPPROTO_TCP)
+			return complete(p + IPV4_LEN, 16, sum_of(p + 12, 8), IPPROTO_TCP, n - IPV4_LEN);
+		if (protocol == IPPROTO_UDP)
+			return complete(p + IPV4_LEN, 6, sum_of(p + 12, 8), IPPROTO_UDP, n - IPV4_LEN);
 		return 0;
 	}
 	protocol = p[6];
-	if (protocol == PROTO_TCP)
-		return complete(p + IPV6_LEN, 16, sum_of(p + 8, 2 * ADDR_LEN), PROTO_TCP, n - IPV6_LEN);
-	if (protocol == PROTO_UDP)
-		return complete(p + IPV6_LEN, 6, sum_of(p + 8, 2 * ADDR_LEN), PROTO_UDP, n - IPV6_LEN);
+	if (protocol == IPPROTO_TCP)
+		return complete(p + IPV6_LEN, 16, sum_of(p + 8, 2 * ADDR_LEN), IPPROTO_TCP, n - IPV6_LEN);
+	if (protocol == IPPROTO_UDP)
+		return complete(p + IPV6_LEN, 6, sum_of(p + 8, 2 * ADDR_LEN), IPPROTO_UDP, n - IPV6_LEN);
 	return 0;
 }
 

@@ -5,20 +5,18 @@
 #define IPOIBD_BPF_COMMON_H
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/types.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define IP_MORE_FRAGMENTS 0x2000 /* RFC 791, section 3.1 */
-#define IP_OFFSET 0x1fff
+#define ETH_TYPE 12 /* offset of the type in an Ethernet header */
 
-#define PROTO_TCP 6
-#define PROTO_UDP 17
-#define PROTO_DCCP 33
-#define PROTO_FRAGMENT 44 /* RFC 8200, section 4.5 */
-#define PROTO_SCTP 132
-#define PROTO_UDPLITE 136
+/* Flags and offset of a fragment (RFC 791, section 3.1). */
+#define IP_DONT_FRAGMENT 0x4000
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_OFFSET 0x1fff
 
 /* bucket returns the bucket of a value in a histogram: 0 for the value 0, n for the values
  * 2^(n-1) to 2^n-1. Larger values share the last bucket. */

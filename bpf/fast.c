@@ -13,10 +13,10 @@
  * checksum before the data, so the kernel drops it (skb_postpull_rcsum). */
 static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family, __be16 type, const __u8 *b, __u32 n)
 {
-	__u32 len = ETHER_LEN + n + SHIFT;
+	__u32 len = ETH_HLEN + n + SHIFT;
 
 	if (type != family) /* bpf_skb_change_proto adds or removes the difference */
-		len += family == bpf_htons(TYPE_IPV4) ? IPV6_LEN - IPV4_LEN : IPV4_LEN - IPV6_LEN;
+		len += family == bpf_htons(ETH_P_IP) ? IPV6_LEN - IPV4_LEN : IPV4_LEN - IPV6_LEN;
 	if (bpf_skb_change_tail(skb, len, 0)) /* first: it refuses frames of tunnels */
 		return KIND;
 	if (type != family && bpf_skb_change_proto(skb, family, 0))
@@ -26,7 +26,7 @@ static __always_inline enum verdict replace(struct __sk_buff *skb, __be16 family
 	n = bounded(n, ROOM);
 	if (n < IPV4_LEN || n > MAX_END)
 		return LOST;
-	if (bpf_skb_store_bytes(skb, ETHER_LEN, b, n, BPF_F_INVALIDATE_HASH))
+	if (bpf_skb_store_bytes(skb, ETH_HLEN, b, n, BPF_F_INVALIDATE_HASH))
 		return LOST;
 	/* The frame's own are for the host's routes and queues. */
 	skb->mark = 0;
@@ -38,25 +38,25 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 {
 	struct __sk_buff *skb = w->skb;
 	struct qp *qp = w->qp;
-	__u32 len = skb->len, n = len - ETHER_LEN, end, pad, lane = bounded(lane_of(qp, f.hash), LANES), *at;
+	__u32 len = skb->len, n = len - ETH_HLEN, end, pad, lane = bounded(lane_of(qp, f.hash), LANES), *at;
 	struct target_key key = {.qp = w->slot};
-	__u8 *b = w->s->b, *ether = b + AT_PACKET - ETHER_LEN;
+	__u8 *b = w->s->b, *ether = b + AT_PACKET - ETH_HLEN;
 	struct peer *to;
 	enum verdict v;
 	__be16 family;
 
 	if (skb->vlan_present)
 		return KIND;
-	if (skb->gso_size || len < ETHER_LEN + IPV4_LEN || n > MAX_PACKET)
+	if (skb->gso_size || len < ETH_HLEN + IPV4_LEN || n > MAX_PACKET)
 		return LENGTH;
 	len = bounded(len, ROOM);
-	if (len < ETHER_LEN || len > ETHER_LEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
+	if (len < ETH_HLEN || len > ETH_HLEN + MAX_PACKET || bpf_skb_load_bytes(skb, 0, ether, len))
 		return LENGTH;
 	if (!carried(b + AT_PACKET, type, n))
 		return KIND;
-	if (*(__u32 *)(ether + MAC_LEN) != *(__u32 *)qp->mac || *(__u16 *)(ether + MAC_LEN + 4) != *(__u16 *)(qp->mac + 4))
+	if (*(__u32 *)(ether + ETH_ALEN) != *(__u32 *)qp->mac || *(__u16 *)(ether + ETH_ALEN + 4) != *(__u16 *)(qp->mac + 4))
 		return STRANGER;
-	__builtin_memcpy(key.mac, ether, MAC_LEN);
+	__builtin_memcpy(key.mac, ether, ETH_ALEN);
 	at = bpf_map_lookup_elem(&targets, &key);
 	to = at ? bpf_map_lookup_elem(&peers, at) : 0;
 	/* The kernel may have given the element to another key meanwhile. */
@@ -73,11 +73,11 @@ static __always_inline enum verdict send_frame(struct work *w, struct flow f, __
 	end = AT_PACKET + n + pad;
 	family = family_of(qp->addr);
 	put_outer(w, to, family, type, end + ICRC_LEN, pad, qp->ports[lane]);
-	*(__u32 *)(b + bounded(end, ROOM)) = icrc(w->s, family == bpf_htons(TYPE_IPV6), end);
+	*(__u32 *)(b + bounded(end, ROOM)) = icrc(w->s, family == bpf_htons(ETH_P_IPV6), end);
 	end += ICRC_LEN;
 	if (finish_outer(w, to, family, end))
 		return KIND;
-	v = family == bpf_htons(TYPE_IPV4) ? replace(skb, family, type, b + AT_IPV4, end - AT_IPV4)
+	v = family == bpf_htons(ETH_P_IP) ? replace(skb, family, type, b + AT_IPV4, end - AT_IPV4)
 					   : replace(skb, family, type, b + AT_IPV6, end - AT_IPV6);
 	if (v == CARRIED) {
 		__sync_fetch_and_add(&to->tx_packets, 1);
@@ -149,7 +149,7 @@ int send(struct __sk_buff *skb)
 
 	turn();
 	if (!work_for(&w, skb, bpf_map_lookup_elem(&netdevs, &netdev)) && w.qp->netdev == netdev) {
-		f = flow_of(skb, type, ETHER_LEN);
+		f = flow_of(skb, type, ETH_HLEN);
 		if (*(volatile __u32 *)&w.qp->open)
 			v = send_frame(&w, f, type, &hop);
 		count_sent(&w, v, f, len);
@@ -162,25 +162,25 @@ int send(struct __sk_buff *skb)
 		 * (__bpf_redirect_neigh_v4). */
 		return bpf_redirect_neigh(underlay, &hop, sizeof(hop), 0);
 	case LOST:
-		return DROP;
+		return TC_ACT_SHOT;
 	default:
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
 }
 
 /* unwrap replaces the packet by the frame with its IP packet of n bytes. */
 static __always_inline enum verdict unwrap(struct work *w, const struct headers *h, const struct peer *from, __u32 n)
 {
-	__s32 headers = h->at + BTH_LEN + DETH_LEN + IPOIB_LEN - ETHER_LEN;
-	__u8 ether[ETHER_LEN];
+	__s32 headers = h->at + BTH_LEN + DETH_LEN + IPOIB_LEN - ETH_HLEN;
+	__u8 ether[ETH_HLEN];
 
-	__builtin_memcpy(ether, w->qp->mac, MAC_LEN);
-	__builtin_memcpy(ether + MAC_LEN, from->mac, MAC_LEN);
-	__builtin_memcpy(ether + 2 * MAC_LEN, &h->ipoib.type, sizeof(h->ipoib.type));
+	__builtin_memcpy(ether, w->qp->mac, ETH_ALEN);
+	__builtin_memcpy(ether + ETH_ALEN, from->mac, ETH_ALEN);
+	__builtin_memcpy(ether + 2 * ETH_ALEN, &h->ipoib.type, sizeof(h->ipoib.type));
 	/* First, while the headers are as the kernel has parsed them. It refuses packets of tunnels. */
-	if (bpf_skb_change_tail(w->skb, ETHER_LEN + headers + n, 0))
+	if (bpf_skb_change_tail(w->skb, ETH_HLEN + headers + n, 0))
 		return KIND;
-	if (h->family == bpf_htons(TYPE_IPV6) && h->ipoib.type == bpf_htons(TYPE_IPV4)) {
+	if (h->family == bpf_htons(ETH_P_IPV6) && h->ipoib.type == bpf_htons(ETH_P_IP)) {
 		/* bpf_skb_adjust_room leaves no less than an IPv6 header in an IPv6 packet. */
 		if (bpf_skb_change_proto(w->skb, h->ipoib.type, 0))
 			return LOST;
@@ -198,7 +198,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 {
 	struct __sk_buff *skb = w->skb;
 	struct qp *qp = w->qp;
-	__u32 len = skb->len - ETHER_LEN, begin = h->family == bpf_htons(TYPE_IPV4) ? AT_IPV4 : AT_IPV6;
+	__u32 len = skb->len - ETH_HLEN, begin = h->family == bpf_htons(ETH_P_IP) ? AT_IPV4 : AT_IPV6;
 	__u32 pad = h->bth.flags >> 4 & 3, end, n, lane = bounded(lane_from(qp, h), LANES), *at;
 	struct source_key key = {.qp = w->slot, .num = bpf_ntohl(h->deth.num) & NUM_MASK};
 	struct peer *from;
@@ -210,7 +210,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	end = begin + len - ICRC_LEN;
 	n = end - AT_PACKET - pad;
 	if (h->len != end + ICRC_LEN - AT_UDP || bpf_ntohs(h->udp.len) != h->len || h->len & 3 ||
-	    h->fragment != bpf_htons(DONT_FRAGMENT) || h->bth.opcode != UD_SEND_ONLY || h->bth.flags & 0xf ||
+	    h->fragment != bpf_htons(IP_DONT_FRAGMENT) || h->bth.opcode != UD_SEND_ONLY || h->bth.flags & 0xf ||
 	    bpf_ntohs(h->bth.pkey) != qp->pkey || bpf_ntohl(h->deth.qkey) != qp->qkey || h->ipoib.zero)
 		return HEADER;
 	if (n > MAX_PACKET)
@@ -218,7 +218,7 @@ static __always_inline enum verdict receive_packet(struct work *w, const struct 
 	len = bounded(len, ROOM);
 	if (len < IPV4_LEN || len > MAX_END - AT_IPV6)
 		return LENGTH;
-	if (begin == AT_IPV4 ? bpf_skb_load_bytes(skb, ETHER_LEN, b + AT_IPV4, len) : bpf_skb_load_bytes(skb, ETHER_LEN, b + AT_IPV6, len))
+	if (begin == AT_IPV4 ? bpf_skb_load_bytes(skb, ETH_HLEN, b + AT_IPV4, len) : bpf_skb_load_bytes(skb, ETH_HLEN, b + AT_IPV6, len))
 		return LENGTH;
 	if (!carried(b + AT_PACKET, h->ipoib.type, n))
 		return KIND;
@@ -282,7 +282,7 @@ int receive(struct __sk_buff *skb)
 	__u32 netdev = 0;
 
 	if (read_headers(skb, &h))
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	key.underlay = skb->ifindex;
 	key.num = bpf_ntohl(h.bth.num) & NUM_MASK;
 	turn();
@@ -297,9 +297,9 @@ int receive(struct __sk_buff *skb)
 	case CARRIED:
 		return bpf_redirect(netdev, BPF_F_INGRESS);
 	case LOST:
-		return DROP;
+		return TC_ACT_SHOT;
 	default:
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
 }
 
@@ -316,14 +316,14 @@ SEC("tc")
 int at_netdev(struct __sk_buff *skb)
 {
 	bpf_tail_call(skb, &calls, 0);
-	return NEXT;
+	return TC_ACT_UNSPEC;
 }
 
 SEC("tc")
 int at_underlay(struct __sk_buff *skb)
 {
 	bpf_tail_call(skb, &calls, 1);
-	return NEXT;
+	return TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -2,25 +2,23 @@
 #ifndef IPOIBD_BPF_FAST_H
 #define IPOIBD_BPF_FAST_H
 
-#include "common.h"
+#include <linux/icmpv6.h>
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+
 #include "flow.h"
 
 #define QUEUE_PAIRS 64
 #define PEERS 4096
 #define LANES 8
 #define ADDR_LEN 16
-#define MAC_LEN 6
 #define FLOWS 1024 /* a power of two, and a multiple of LANES */
 
 /* The longest IP packet that the programs carry. bpf_csum_diff took at most 512 bytes before Linux 6.13, and the
  * packet, its padding and the ICRC are one of its arguments. */
 #define MAX_PACKET 504
 
-/* Results of a program at a netdev (linux/pkt_cls.h): TC_ACT_UNSPEC and TC_ACT_SHOT. */
-#define NEXT (-1)
-#define DROP 2
-
-#define ETHER_LEN 14
 #define IPV4_LEN 20
 #define IPV6_LEN 40
 #define UDP_LEN 8
@@ -33,10 +31,6 @@
 #define MIGREQ 0x40       /* the second byte of the BTH: migration request, and the pad count, IBA 9.2 */
 #define NUM_MASK 0x00ffffff
 #define PSN_MASK 0x00ffffff
-#define PROTO_ICMP 1
-#define PROTO_ICMP6 58
-#define DONT_FRAGMENT 0x4000
-#define PACKET_HOST 0 /* linux/if_packet.h */
 
 /* How a frame or a packet ended. In the order of the constants in fast.go. */
 enum verdict {
@@ -65,7 +59,7 @@ struct qp {
 	__u32 buckets;           /* of each lane, a power of two; see bucket_of */
 	__u16 pkey, lanes;
 	__u8 addr[ADDR_LEN];     /* that of the GID; an IPv4 address as IPv6 maps it */
-	__u8 mac[MAC_LEN];       /* of the TAP */
+	__u8 mac[ETH_ALEN];      /* of the TAP */
 	__u16 ports[LANES];      /* UDP source ports, in network order */
 	/* Bits of the lanes that have been empty since the gate was added: frames from before were not counted. */
 	__u32 tx_ready, rx_ready;
@@ -77,7 +71,7 @@ struct peer {
 	__u32 qp; /* whose peer it is */
 	__u32 num, qkey;
 	__u8 traffic_class, hop_limit;
-	__u8 mac[MAC_LEN];
+	__u8 mac[ETH_ALEN];
 	__u8 addr[ADDR_LEN];
 	__u32 hop_family; /* of the next hop, as in struct bpf_redir_neigh */
 	__u8 hop[ADDR_LEN];
@@ -108,7 +102,7 @@ struct counts {
 
 struct target_key {
 	__u32 qp;
-	__u8 mac[MAC_LEN];
+	__u8 mac[ETH_ALEN];
 	__u16 zero;
 };
 

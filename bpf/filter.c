@@ -4,20 +4,6 @@
  * carry, before they wake the daemon, and counts them by kind. */
 #include "common.h"
 
-#define ETHER_TYPE 12 /* offset in an Ethernet header */
-
-/* Ethernet types (IEEE 802, RFC 894, 826, 903, 2464, 2516). */
-#define TYPE_MIN 0x0600 /* smaller values are lengths (IEEE 802.3, section 3.2.6) */
-#define TYPE_IPV4 0x0800
-#define TYPE_ARP 0x0806
-#define TYPE_RARP 0x8035
-#define TYPE_CVLAN 0x8100
-#define TYPE_IPV6 0x86dd
-#define TYPE_PPPOE_DISCOVERY 0x8863
-#define TYPE_PPPOE_SESSION 0x8864
-#define TYPE_SVLAN 0x88a8
-#define TYPE_LLDP 0x88cc
-
 /* In the order of the constants in filter.go. */
 enum verdict { PASSED, RUNT, VLAN, LLC, LLDP, PPPOE, OTHER, VERDICTS };
 
@@ -69,24 +55,24 @@ static __always_inline enum verdict verdict(struct __sk_buff *skb)
 
 	if (skb->vlan_present) /* the tag is not in the frame yet */
 		return VLAN;
-	if (bpf_skb_load_bytes(skb, ETHER_TYPE, &type, sizeof(type)))
+	if (bpf_skb_load_bytes(skb, ETH_TYPE, &type, sizeof(type)))
 		return RUNT;
 	switch (bpf_ntohs(type)) {
-	case TYPE_IPV4:
-	case TYPE_IPV6:
-	case TYPE_ARP:
-	case TYPE_RARP:
+	case ETH_P_IP:
+	case ETH_P_IPV6:
+	case ETH_P_ARP:
+	case ETH_P_RARP:
 		return PASSED;
-	case TYPE_CVLAN:
-	case TYPE_SVLAN:
+	case ETH_P_8021Q:
+	case ETH_P_8021AD:
 		return VLAN;
-	case TYPE_LLDP:
+	case ETH_P_LLDP:
 		return LLDP;
-	case TYPE_PPPOE_DISCOVERY:
-	case TYPE_PPPOE_SESSION:
+	case ETH_P_PPP_DISC:
+	case ETH_P_PPP_SES:
 		return PPPOE;
 	}
-	return bpf_ntohs(type) < TYPE_MIN ? LLC : OTHER;
+	return bpf_ntohs(type) < ETH_P_802_3_MIN ? LLC : OTHER;
 }
 
 /* The kernel truncates the frame to the result, and drops it if that is 0. */

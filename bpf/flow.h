@@ -3,25 +3,12 @@
 #ifndef IPOIBD_BPF_FLOW_H
 #define IPOIBD_BPF_FLOW_H
 
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
 #include "common.h"
-
-#define TYPE_IPV4 0x0800
-#define TYPE_IPV6 0x86dd
-
-struct ipv4 {
-	__u8 version_ihl, tos;
-	__be16 len, id, fragment;
-	__u8 ttl, protocol;
-	__be16 check;
-	__be32 addrs[2];
-};
-
-struct ipv6 {
-	__be32 version;
-	__be16 len;
-	__u8 next, hops;
-	__be32 addrs[8];
-};
 
 /* Hashes of a flow, and of its addresses alone. They are equal if the ports of a packet are not known. */
 struct flow {
@@ -55,11 +42,11 @@ static __always_inline __u32 transport(struct __sk_buff *skb, __u32 hash, __u8 p
 
 	hash = mix(hash, protocol);
 	switch (protocol) {
-	case PROTO_TCP:
-	case PROTO_UDP:
-	case PROTO_DCCP:
-	case PROTO_SCTP:
-	case PROTO_UDPLITE:
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_DCCP:
+	case IPPROTO_SCTP:
+	case IPPROTO_UDPLITE:
 		if (!bpf_skb_load_bytes(skb, offset, &ports, sizeof(ports)))
 			hash = mix(hash, ports);
 	}
@@ -69,16 +56,16 @@ static __always_inline __u32 transport(struct __sk_buff *skb, __u32 hash, __u8 p
 static __always_inline struct flow flow_ipv4(struct __sk_buff *skb, __u32 at)
 {
 	struct flow f = {};
-	struct ipv4 ip;
+	struct iphdr ip;
 	__u32 hash;
 
 	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
 		return f;
-	hash = mix(mix(0, ip.addrs[0]), ip.addrs[1]);
+	hash = mix(mix(0, ip.saddr), ip.daddr);
 	f.hash = f.pair = finish(hash);
 	/* Only the first fragment has ports. */
-	if (!(ip.fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET))) {
-		f.l4 = at + (ip.version_ihl & 0xf) * 4;
+	if (!(ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET))) {
+		f.l4 = at + ip.ihl * 4;
 		f.protocol = ip.protocol;
 		f.hash = finish(transport(skb, hash, ip.protocol, f.l4));
 	}
@@ -90,26 +77,29 @@ static __always_inline struct flow flow_ipv4(struct __sk_buff *skb, __u32 at)
 static __always_inline struct flow flow_ipv6(struct __sk_buff *skb, __u32 at)
 {
 	struct flow f = {};
-	struct ipv6 ip;
+	struct ipv6hdr ip;
 	__u32 hash = 0;
 
 	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
 		return f;
 #pragma unroll
-	for (int i = 0; i < 8; i++)
-		hash = mix(hash, ip.addrs[i]);
+	for (int i = 0; i < 4; i++)
+		hash = mix(hash, ip.saddr.s6_addr32[i]);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		hash = mix(hash, ip.daddr.s6_addr32[i]);
 	f.hash = f.pair = finish(hash);
-	switch (ip.next) {
-	case 0:  /* hop-by-hop options */
-	case 43: /* routing */
-	case PROTO_FRAGMENT:
-	case 51: /* authentication header */
-	case 60: /* destination options */
+	switch (ip.nexthdr) {
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_FRAGMENT:
+	case IPPROTO_AH:
+	case IPPROTO_DSTOPTS:
 		return f;
 	}
 	f.l4 = at + sizeof(ip);
-	f.protocol = ip.next;
-	f.hash = finish(transport(skb, hash, ip.next, f.l4));
+	f.protocol = ip.nexthdr;
+	f.hash = finish(transport(skb, hash, ip.nexthdr, f.l4));
 	return f;
 }
 
@@ -118,9 +108,9 @@ static __always_inline struct flow flow_of(struct __sk_buff *skb, __be16 type, _
 {
 	struct flow none = {};
 
-	if (type == bpf_htons(TYPE_IPV4))
+	if (type == bpf_htons(ETH_P_IP))
 		return flow_ipv4(skb, at);
-	if (type == bpf_htons(TYPE_IPV6))
+	if (type == bpf_htons(ETH_P_IPV6))
 		return flow_ipv6(skb, at);
 	return none;
 }

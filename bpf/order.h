@@ -34,13 +34,13 @@ static __always_inline int tracked(struct __sk_buff *skb, const struct flow *f)
 	if (!f->l4)
 		return 1;
 	switch (f->protocol) {
-	case PROTO_TCP:
-	case PROTO_ICMP:
+	case IPPROTO_TCP:
+	case IPPROTO_ICMP:
 		return 1;
-	case PROTO_UDP:
+	case IPPROTO_UDP:
 		return !bpf_skb_load_bytes(skb, f->l4, ports, sizeof(ports)) && !dhcp(ports);
-	case PROTO_ICMP6:
-		return !bpf_skb_load_bytes(skb, f->l4, &type, sizeof(type)) && (type == 128 || type == 129);
+	case IPPROTO_ICMPV6:
+		return !bpf_skb_load_bytes(skb, f->l4, &type, sizeof(type)) && (type == ICMPV6_ECHO_REQUEST || type == ICMPV6_ECHO_REPLY);
 	}
 	return 0;
 }
@@ -55,7 +55,7 @@ static __always_inline __u32 segments(struct __sk_buff *skb, const struct flow *
 	if (!skb->gso_size || !f->l4)
 		return 1;
 	headers = f->l4 + UDP_LEN;
-	if (f->protocol == PROTO_TCP && !bpf_skb_load_bytes(skb, f->l4 + 12, &offset, sizeof(offset)))
+	if (f->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, f->l4 + 12, &offset, sizeof(offset)))
 		headers = f->l4 + (offset >> 4) * 4;
 	return len > headers ? (len - headers + skb->gso_size - 1) / skb->gso_size : 1;
 }
@@ -69,7 +69,7 @@ static __always_inline void leave(struct flows *f, const struct qp *qp, __u32 la
 /* lane_from returns the lane that gets a packet from the underlay. */
 static __always_inline __u32 lane_from(const struct qp *qp, const struct headers *h)
 {
-	return bpf_ntohs(h->udp.src) % (qp->lanes ?: 1);
+	return bpf_ntohs(h->udp.source) % (qp->lanes ?: 1);
 }
 
 /* A packet for the daemon, or a train of packets that the kernel has joined. */

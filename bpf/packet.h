@@ -4,24 +4,7 @@
 
 #include "checksum.h"
 
-struct outer_ipv4 {
-	__u8 version_ihl, tos;
-	__be16 len, id, fragment;
-	__u8 ttl, protocol;
-	__be16 check;
-	__be32 src, dst;
-};
-
-struct outer_ipv6 {
-	__be32 version;
-	__be16 len;
-	__u8 next, hops;
-	__u8 src[ADDR_LEN], dst[ADDR_LEN];
-};
-
-struct udp {
-	__be16 src, dst, len, check;
-};
+#define VERSION_IHL 0x45 /* the first byte of an IPv4 header without options */
 
 struct bth {
 	__u8 opcode, flags;
@@ -52,14 +35,14 @@ static __always_inline int dhcp(const __be16 *ports)
 static __always_inline int transports(const __u8 *l4, __u8 protocol, __u32 n, __be16 type)
 {
 	switch (protocol) {
-	case PROTO_TCP:
+	case IPPROTO_TCP:
 		return n >= 20;
-	case PROTO_UDP:
+	case IPPROTO_UDP:
 		return n >= UDP_LEN && !dhcp((__be16 *)l4);
-	case PROTO_ICMP:
-		return type == bpf_htons(TYPE_IPV4) && n >= 8 && (l4[0] == 8 || l4[0] == 0);
-	case PROTO_ICMP6:
-		return type == bpf_htons(TYPE_IPV6) && n >= 8 && (l4[0] == 128 || l4[0] == 129);
+	case IPPROTO_ICMP:
+		return type == bpf_htons(ETH_P_IP) && n >= 8 && (l4[0] == 8 || l4[0] == 0); /* RFC 792 */
+	case IPPROTO_ICMPV6:
+		return type == bpf_htons(ETH_P_IPV6) && n >= 8 && (l4[0] == ICMPV6_ECHO_REQUEST || l4[0] == ICMPV6_ECHO_REPLY);
 	}
 	return 0;
 }
@@ -68,18 +51,18 @@ static __always_inline int transports(const __u8 *l4, __u8 protocol, __u32 n, __
  * fragments. */
 static __always_inline int carried(const __u8 *p, __be16 type, __u32 n)
 {
-	if (type == bpf_htons(TYPE_IPV4)) {
-		const struct ipv4 *ip = (void *)p;
+	if (type == bpf_htons(ETH_P_IP)) {
+		const struct iphdr *ip = (void *)p;
 
-		return n >= IPV4_LEN && ip->version_ihl == 0x45 && bpf_ntohs(ip->len) == n &&
-		       !(ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET)) && p[16] < 224 &&
+		return n >= IPV4_LEN && p[0] == VERSION_IHL && bpf_ntohs(ip->tot_len) == n &&
+		       !(ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET)) && p[16] < 224 &&
 		       transports(p + IPV4_LEN, ip->protocol, n - IPV4_LEN, type);
 	}
-	if (type == bpf_htons(TYPE_IPV6)) {
-		const struct ipv6 *ip = (void *)p;
+	if (type == bpf_htons(ETH_P_IPV6)) {
+		const struct ipv6hdr *ip = (void *)p;
 
-		return n >= IPV6_LEN && p[0] >> 4 == 6 && bpf_ntohs(ip->len) + IPV6_LEN == n && p[24] != 0xff &&
-		       transports(p + IPV6_LEN, ip->next, n - IPV6_LEN, type);
+		return n >= IPV6_LEN && ip->version == 6 && bpf_ntohs(ip->payload_len) + IPV6_LEN == n && p[24] != 0xff &&
+		       transports(p + IPV6_LEN, ip->nexthdr, n - IPV6_LEN, type);
 	}
 	return 0;
 }
@@ -87,7 +70,7 @@ static __always_inline int carried(const __u8 *p, __be16 type, __u32 n)
 /* family_of returns the Ethernet type of packets from an address. */
 static __always_inline __be16 family_of(const __u8 *addr)
 {
-	return *(__u64 *)addr || *(__be32 *)(addr + 8) != bpf_htonl(0xffff) ? bpf_htons(TYPE_IPV6) : bpf_htons(TYPE_IPV4);
+	return *(__u64 *)addr || *(__be32 *)(addr + 8) != bpf_htonl(0xffff) ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 }
 
 /* put_outer writes the headers in front of the packet, with ones in the fields that routers may change, as the ICRC
@@ -97,39 +80,39 @@ static __always_inline void put_outer(struct work *w, const struct peer *to, __b
 {
 	__u8 *b = w->s->b;
 	struct qp *qp = w->qp;
-	struct udp *udp = (void *)(b + AT_UDP);
+	struct udphdr *udp = (void *)(b + AT_UDP);
 	struct bth *bth = (void *)(b + AT_BTH);
 	struct deth *deth = (void *)(b + AT_DETH);
 	struct ipoib *ipoib = (void *)(b + AT_IPOIB);
 
-	if (family == bpf_htons(TYPE_IPV4)) {
-		struct outer_ipv4 *ip = (void *)(b + AT_IPV4);
+	if (family == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)(b + AT_IPV4);
 
 		*(__u64 *)(b + AT_IPV4 - LRH_LEN) = ~0ull;
-		ip->version_ihl = 0x45;
+		b[AT_IPV4] = VERSION_IHL;
 		ip->tos = 0xff;
-		ip->len = bpf_htons(end - AT_IPV4);
+		ip->tot_len = bpf_htons(end - AT_IPV4);
 		ip->id = 0;
-		ip->fragment = bpf_htons(DONT_FRAGMENT);
+		ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
 		ip->ttl = 0xff;
-		ip->protocol = PROTO_UDP;
+		ip->protocol = IPPROTO_UDP;
 		ip->check = 0xffff;
-		ip->src = *(__be32 *)(qp->addr + 12);
-		ip->dst = *(__be32 *)(to->addr + 12);
+		ip->saddr = *(__be32 *)(qp->addr + 12);
+		ip->daddr = *(__be32 *)(to->addr + 12);
 	} else {
-		struct outer_ipv6 *ip = (void *)(b + AT_IPV6);
+		struct ipv6hdr *ip = (void *)(b + AT_IPV6);
 
 		*(__u32 *)(b + AT_IPV6 - LRH_LEN) = ~0u;
 		*(__u32 *)(b + AT_IPV6 - 4) = ~0u;
-		ip->version = bpf_htonl(0x6fffffff);
-		ip->len = bpf_htons(end - AT_UDP);
-		ip->next = PROTO_UDP;
-		ip->hops = 0xff;
-		__builtin_memcpy(ip->src, qp->addr, ADDR_LEN);
-		__builtin_memcpy(ip->dst, to->addr, ADDR_LEN);
+		*(__be32 *)ip = bpf_htonl(0x6fffffff);
+		ip->payload_len = bpf_htons(end - AT_UDP);
+		ip->nexthdr = IPPROTO_UDP;
+		ip->hop_limit = 0xff;
+		__builtin_memcpy(&ip->saddr, qp->addr, ADDR_LEN);
+		__builtin_memcpy(&ip->daddr, to->addr, ADDR_LEN);
 	}
-	udp->src = port;
-	udp->dst = bpf_htons(ROCE_PORT);
+	udp->source = port;
+	udp->dest = bpf_htons(ROCE_PORT);
 	udp->len = bpf_htons(end - AT_UDP);
 	udp->check = 0xffff;
 	bth->opcode = UD_SEND_ONLY;
@@ -147,12 +130,12 @@ static __always_inline void put_outer(struct work *w, const struct peer *to, __b
 static __always_inline int finish_outer(struct work *w, const struct peer *to, __be16 family, __u32 end)
 {
 	__u8 *b = w->s->b;
-	struct udp *udp = (void *)(b + AT_UDP);
+	struct udphdr *udp = (void *)(b + AT_UDP);
 	__s64 sum;
 
 	b[AT_BTH + 4] = 0;
-	if (family == bpf_htons(TYPE_IPV4)) {
-		struct outer_ipv4 *ip = (void *)(b + AT_IPV4);
+	if (family == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)(b + AT_IPV4);
 
 		ip->tos = to->traffic_class;
 		ip->ttl = to->hop_limit;
@@ -162,10 +145,10 @@ static __always_inline int finish_outer(struct work *w, const struct peer *to, _
 			return -1;
 		ip->check = ~fold(sum);
 	} else {
-		struct outer_ipv6 *ip = (void *)(b + AT_IPV6);
+		struct ipv6hdr *ip = (void *)(b + AT_IPV6);
 
-		ip->version = bpf_htonl(6u << 28 | (__u32)to->traffic_class << 20);
-		ip->hops = to->hop_limit;
+		*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)to->traffic_class << 20);
+		ip->hop_limit = to->hop_limit;
 	}
 	/* Without a checksum, the packets of a flow would not stay in order at a receiver that joins them
 	 * (udp_gro_receive_segment). */
@@ -182,7 +165,7 @@ struct headers {
 	__be16 family, fragment;
 	__u32 at;   /* offset of the BTH in the frame */
 	__u16 len;  /* of the datagram, as the IP header says */
-	struct udp udp;
+	struct udphdr udp;
 	struct bth bth;
 	struct deth deth;
 	struct ipoib ipoib;
@@ -192,28 +175,28 @@ struct headers {
 static __always_inline int read_headers(struct __sk_buff *skb, struct headers *h)
 {
 	h->family = skb->protocol;
-	h->fragment = bpf_htons(DONT_FRAGMENT);
+	h->fragment = bpf_htons(IP_DONT_FRAGMENT);
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return -1;
-	if (h->family == bpf_htons(TYPE_IPV4)) {
-		struct outer_ipv4 ip;
+	if (h->family == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETHER_LEN, &ip, sizeof(ip)) || ip.version_ihl != 0x45 || ip.protocol != PROTO_UDP)
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || *(__u8 *)&ip != VERSION_IHL || ip.protocol != IPPROTO_UDP)
 			return -1;
-		h->fragment = ip.fragment;
-		h->len = bpf_ntohs(ip.len) - IPV4_LEN;
-		h->at = ETHER_LEN + IPV4_LEN + UDP_LEN;
-	} else if (h->family == bpf_htons(TYPE_IPV6)) {
-		struct ipv6 ip;
+		h->fragment = ip.frag_off;
+		h->len = bpf_ntohs(ip.tot_len) - IPV4_LEN;
+		h->at = ETH_HLEN + IPV4_LEN + UDP_LEN;
+	} else if (h->family == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETHER_LEN, &ip, sizeof(ip)) || bpf_ntohl(ip.version) >> 28 != 6 || ip.next != PROTO_UDP)
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 6 || ip.nexthdr != IPPROTO_UDP)
 			return -1;
-		h->len = bpf_ntohs(ip.len);
-		h->at = ETHER_LEN + IPV6_LEN + UDP_LEN;
+		h->len = bpf_ntohs(ip.payload_len);
+		h->at = ETH_HLEN + IPV6_LEN + UDP_LEN;
 	} else {
 		return -1;
 	}
-	if (bpf_skb_load_bytes(skb, h->at - UDP_LEN, &h->udp, sizeof(h->udp)) || h->udp.dst != bpf_htons(ROCE_PORT))
+	if (bpf_skb_load_bytes(skb, h->at - UDP_LEN, &h->udp, sizeof(h->udp)) || h->udp.dest != bpf_htons(ROCE_PORT))
 		return -1;
 	return bpf_skb_load_bytes(skb, h->at, &h->bth, BTH_LEN + DETH_LEN + IPOIB_LEN);
 }
@@ -227,8 +210,8 @@ static __always_inline int undamaged(struct scratch *s, const struct headers *h,
 
 	if (h->udp.check && udp_sum(b, h->family, end + ICRC_LEN) != 0xffff && h->udp.check != pseudo_sum(b, h->family, end + ICRC_LEN))
 		return 0; /* it is not partial either, as on a veth */
-	if (h->family == bpf_htons(TYPE_IPV4)) {
-		struct outer_ipv4 *ip = (void *)(b + AT_IPV4);
+	if (h->family == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)(b + AT_IPV4);
 		__s64 sum = sum_of(ip, IPV4_LEN);
 
 		if (sum < 0 || fold(sum) != 0xffff)
@@ -238,17 +221,17 @@ static __always_inline int undamaged(struct scratch *s, const struct headers *h,
 		ip->ttl = 0xff;
 		ip->check = 0xffff;
 	} else {
-		struct outer_ipv6 *ip = (void *)(b + AT_IPV6);
+		struct ipv6hdr *ip = (void *)(b + AT_IPV6);
 
 		*(__u32 *)(b + AT_IPV6 - LRH_LEN) = ~0u;
 		*(__u32 *)(b + AT_IPV6 - 4) = ~0u;
-		ip->version |= bpf_htonl(0x0fffffff);
-		ip->hops = 0xff;
+		*(__be32 *)ip |= bpf_htonl(0x0fffffff);
+		ip->hop_limit = 0xff;
 	}
-	((struct udp *)(b + AT_UDP))->check = 0xffff;
+	((struct udphdr *)(b + AT_UDP))->check = 0xffff;
 	b[AT_BTH + 4] = 0xff;
 	want = *(__u32 *)(b + bounded(end, ROOM));
-	return icrc(s, h->family == bpf_htons(TYPE_IPV6), end) == want;
+	return icrc(s, h->family == bpf_htons(ETH_P_IPV6), end) == want;
 }
 
 #endif

@@ -5,9 +5,6 @@
 #include "common.h"
 #include "flow.h"
 
-#define ETHER_TYPE 12
-#define ETHER_LEN 14
-
 /* The number of queues to use: the first ones, in the order in which they were attached. A
  * process that attaches a further queue later gets no frames. */
 volatile const __u32 queues = 1;
@@ -18,9 +15,9 @@ int steer(struct __sk_buff *skb)
 {
 	__be16 type;
 
-	if (queues <= 1 || bpf_skb_load_bytes(skb, ETHER_TYPE, &type, sizeof(type)))
+	if (queues <= 1 || bpf_skb_load_bytes(skb, ETH_TYPE, &type, sizeof(type)))
 		return 0;
-	return (__u64)flow_of(skb, type, ETHER_LEN).hash * queues >> 32;
+	return (__u64)flow_of(skb, type, ETH_HLEN).hash * queues >> 32;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -144,9 +144,12 @@ type FastPathSpec struct {
 // Close make system calls.
 type FastPath interface {
 	// AddPeer adds a peer. The netdev's host knows it by this MAC and by no other. Messages from the peer have the QPN and the
-	// address of to, whose handle must stay open until RemovePeer. Errors: ErrInvalid, ErrNoMemory if there are too many, the
+	// address of to, whose handle must stay open until RemovePeer or Renew. Errors: ErrInvalid, ErrNoMemory if there are too many, the
 	// system's.
 	AddPeer(mac [6]byte, to UDDest) error
+	// Renew gives a peer another handle, and reports whether it is one for the same destination. Otherwise nothing changes: the
+	// peer must be removed and added again, and its frames take the queues meanwhile.
+	Renew(mac [6]byte, to UDDest) bool
 	// RemovePeer removes a peer, if it is there, and returns its last counts, also after Close. Nothing is carried to it or
 	// from it afterwards.
 	RemovePeer(mac [6]byte) (last FastPathCounts, err error)

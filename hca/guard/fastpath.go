@@ -21,12 +21,27 @@ func (q *QP) CreateFastPath(spec hca.FastPathSpec) (hca.FastPath, error) {
 	})
 }
 
-// AddPeer implements [hca.FastPath]. It passes on the backend's handle.
-func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
+// inner replaces the handle of a destination by the backend's.
+func (f *fastPath) inner(to hca.UDDest) (hca.UDDest, bool) {
 	ah, ok := to.AH.(*AH)
 	if !ok || ah.dev != f.dev {
-		return f.dev.wrap("add_fast_peer", hca.ErrInvalid)
+		return to, false
 	}
 	to.AH = ah.inner
-	return f.FastPath.AddPeer(mac, to)
+	return to, true
+}
+
+// AddPeer implements [hca.FastPath].
+func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
+	inner, ok := f.inner(to)
+	if !ok {
+		return f.dev.wrap("add_fast_peer", hca.ErrInvalid)
+	}
+	return f.FastPath.AddPeer(mac, inner)
+}
+
+// Renew implements [hca.FastPath].
+func (f *fastPath) Renew(mac [6]byte, to hca.UDDest) bool {
+	inner, ok := f.inner(to)
+	return ok && f.FastPath.Renew(mac, inner)
 }

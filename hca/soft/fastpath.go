@@ -23,6 +23,7 @@ type fastPath struct {
 	holds int // guarded by the locks of the QP
 
 	mu     sync.Mutex // held by methods that change peers, and by Counters
+	peers  map[[6]byte]transport.GatePeer
 	closed bool
 }
 
@@ -59,7 +60,7 @@ func (q *QP) createFastPath(spec hca.FastPathSpec) (*fastPath, error) {
 	if spec.SGIDIndex < 0 || spec.SGIDIndex >= len(gids) || !gids[spec.SGIDIndex].Addr.IsValid() {
 		return nil, hca.ErrInvalid
 	}
-	f := &fastPath{qp: q, gid: spec.SGIDIndex, addr: gids[spec.SGIDIndex].Addr}
+	f := &fastPath{qp: q, gid: spec.SGIDIndex, addr: gids[spec.SGIDIndex].Addr, peers: map[[6]byte]transport.GatePeer{}}
 	g := transport.GateSpec{Netdev: spec.Netdev, MAC: spec.MAC, Addr: f.addr, Num: q.num}
 	for _, l := range d.lanes {
 		g.Ports = append(g.Ports, l.wire.SrcPort())
@@ -204,11 +205,11 @@ func (d *Device) shut() {
 	}
 }
 
-// AddPeer implements [hca.FastPath].
-func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
+// peer returns the peer at a destination that can be on the fast path.
+func (f *fastPath) peer(mac [6]byte, to hca.UDDest) (transport.GatePeer, bool) {
 	ah, ok := to.AH.(*AH)
 	if !ok || ah.pd != f.qp.pd || ah.spec.DGID.Addr().IsMulticast() {
-		return verb("add_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+		return transport.GatePeer{}, false
 	}
 	p := transport.GatePeer{
 		MAC: mac, Addr: ah.spec.DGID.Addr(), Num: to.QPN, QKey: to.QKey,
@@ -218,21 +219,44 @@ func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
 		p.HopLimit = defaultHops
 	}
 	env := f.qp.dev.env()
-	if p.QKey&hca.QKeyControlled != 0 || ah.spec.SGIDIndex != f.gid || env.Own(p.Addr) || p.Addr.Is4() != f.addr.Is4() {
-		return verb("add_fast_peer", f.qp.num.String(), hca.ErrInvalid)
+	return p, p.QKey&hca.QKeyControlled == 0 && ah.spec.SGIDIndex == f.gid && !env.Own(p.Addr) && p.Addr.Is4() == f.addr.Is4()
+}
+
+// AddPeer implements [hca.FastPath].
+func (f *fastPath) AddPeer(mac [6]byte, to hca.UDDest) error {
+	return verb("add_fast_peer", f.qp.num.String(), f.addPeer(mac, to))
+}
+
+func (f *fastPath) addPeer(mac [6]byte, to hca.UDDest) error {
+	p, ok := f.peer(mac, to)
+	if !ok {
+		return hca.ErrInvalid
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return verb("add_fast_peer", f.qp.num.String(), hca.ErrClosed)
+		return hca.ErrClosed
 	}
-	return verb("add_fast_peer", f.qp.num.String(), f.gate.AddPeer(p))
+	if err := f.gate.AddPeer(p); err != nil {
+		return err
+	}
+	f.peers[mac] = p
+	return nil
+}
+
+// Renew implements [hca.FastPath]. The gate knows no handles.
+func (f *fastPath) Renew(mac [6]byte, to hca.UDDest) bool {
+	p, ok := f.peer(mac, to)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return ok && f.peers[mac] == p
 }
 
 // RemovePeer implements [hca.FastPath].
 func (f *fastPath) RemovePeer(mac [6]byte) (last hca.FastPathCounts, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.peers, mac)
 	last, err = f.gate.RemovePeer(mac)
 	return last, verb("remove_fast_peer", f.qp.num.String(), err)
 }

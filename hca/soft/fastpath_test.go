@@ -201,6 +201,11 @@ func TestFastPathFollowsItsQP(t *testing.T) {
 	bad := a.Towards(b.Station, 1, 16)[0]
 	bad.SGList[0].LKey++
 	recover := func() { a.to(hca.QPReset, hca.QPInit, hca.QPRTR, hca.QPRTS) }
+	moved := peer
+	moved.QPN++
+	if fresh := a.Towards(b.Station, 1, 0)[0].UD; fresh.AH == peer.AH || !a.path.Renew(b.mac, fresh) || a.path.Renew(b.mac, moved) || a.path.Renew(a.mac, peer) {
+		t.Error("a peer's handle is not renewed, or that of another destination")
+	}
 	for _, c := range []struct {
 		name      string
 		stop, run func()

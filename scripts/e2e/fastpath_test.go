@@ -404,6 +404,48 @@ func inOrder(a, b *host, flow, n int) (err error) {
 	return <-sent
 }
 
+// A peer that never answers stays on the fast path, although the daemon renews its handle every ten seconds.
+func TestFastPathKeepsASilentPeer(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		h.join("--fast-path")
+	}
+	pingAll(a, b)
+	a.waitFast(b)
+	var in net.PacketConn
+	var out net.Conn
+	var errIn, errOut error
+	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort))
+	b.Do(func() { in, errIn = net.ListenPacket("udp", addr) }) // or the host would answer
+	a.Do(func() { out, errOut = net.Dial("udp", addr) })
+	if err := errors.Join(errIn, errOut); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer out.Close()
+	before := a.iface().Counters
+	n := uint64(0)
+	for start := time.Now(); time.Since(start) < 14*time.Second; n++ {
+		if _, err := out.Write(make([]byte, 64)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	after := a.iface().Counters
+	if sent := after["fast_tx_packets"] - before["fast_tx_packets"]; sent < n {
+		t.Errorf("the fast path has carried %d of %d datagrams", sent, n)
+	}
+	for _, why := range []string{"fast_tx_stranger", "fast_tx_order", "fast_tx_closed"} {
+		if after[why] != before[why] {
+			t.Errorf("%s: %d frames", why, after[why]-before[why])
+		}
+	}
+}
+
 // An interface that cannot have a fast path works without one, and the status says why. So does doctor.
 func TestNoFastPath(t *testing.T) {
 	if nstest.Enter(t) {

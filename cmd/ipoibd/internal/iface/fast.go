@@ -103,7 +103,11 @@ func (f *fast) publish(s *neigh.Snapshot, out []neigh.Event) []neigh.Event {
 		return out
 	}
 	s.Destinations(f.former, func(mac ipoib.MAC, to hca.UDDest, ok bool) {
-		if _, has := f.peers[mac]; has {
+		_, has := f.peers[mac]
+		if has && ok && (*path).Renew(mac, to) {
+			return
+		}
+		if has {
 			last, err := (*path).RemovePeer(mac)
 			if err != nil {
 				f.log.Error("cannot remove a peer from the fast path", "mac", mac.String(), "err", err)

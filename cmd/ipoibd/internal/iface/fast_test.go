@@ -24,6 +24,7 @@ type fakeFast struct {
 	notes   []string
 	held    int
 	full    bool
+	moved   bool // the destinations of peers have changed
 	refused error
 	counts  map[ipoib.MAC]hca.FastPathCounts
 }
@@ -36,6 +37,11 @@ func (p *fakeFast) AddPeer(mac [6]byte, to hca.UDDest) error {
 	}
 	p.note(fmt.Sprintf("set %d at %d", mac[5], to.QPN))
 	return nil
+}
+
+func (p *fakeFast) Renew(mac [6]byte, to hca.UDDest) bool {
+	p.note(fmt.Sprintf("renew %d at %d", mac[5], to.QPN))
+	return !p.moved
 }
 
 func (p *fakeFast) RemovePeer(mac [6]byte) (hca.FastPathCounts, error) {
@@ -185,6 +191,35 @@ func TestFastPathFollowsThePeers(t *testing.T) {
 	b.count(c)
 	if c["fast_tx_packets"].Value != 30 || c["fast_refused"].Value != 1 {
 		t.Errorf("counters %+v, want those of all three, but the last gauge", c)
+	}
+}
+
+// A peer that is silent while the host sends gets another handle, and stays on the fast path if that is for the same
+// destination.
+func TestFastPathKeepsAPeerWithAnotherHandle(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		b := newFastTable(t)
+		b.meet(1)
+		path := &fakeFast{name: fmt.Sprintf("moved %t", moved), moved: moved}
+		b.use(endpoint.FastPath{Path: path})
+		b.handOver(b.epoch)
+		mac := slices.Collect(maps.Keys(b.peers))[0]
+		path.notes = nil
+		for range 30 { // seconds; a handle is renewed when it is ten seconds old
+			b.step(neigh.Carried{MAC: mac, Sent: 64})
+			b.now = b.now.Add(time.Second)
+			b.step(neigh.Tick{})
+			b.handOver(b.epoch)
+			if len(path.notes) > 0 {
+				break
+			}
+		}
+		renewed := fmt.Sprintf("renew %d at 101", mac[5])
+		if moved {
+			path.wants(t, fmt.Sprintf("remove %d", mac[5]), renewed, fmt.Sprintf("set %d at 101", mac[5]))
+		} else {
+			path.wants(t, renewed)
+		}
 	}
 }
 

@@ -28,6 +28,10 @@ type Spec struct {
 	CPUs   int // 0 means 1
 	Memory int // in MiB; 0 means enough for one daemon
 	NICs   []NIC
+	// Counted makes the guest's clock advance by a nanosecond with each instruction, and with this machine's clock while the guest
+	// idles. How long the guest computes then does not depend on how fast and how busy this machine is. (QEMU's -icount; the guest's
+	// CPUs share one thread.)
+	Counted bool
 	// Programs are those of this machine that the guest has besides those of every guest: by their paths, which the guest
 	// keeps, or by their names, in /usr/bin.
 	Programs []string

@@ -106,6 +106,9 @@ func (g *Guest) arguments(spec Spec, image string) []string {
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", firstFD),
 		"-device", "virtserialport,chardev=agent,name=" + protocol.Port,
 	}
+	if spec.Counted {
+		args = append(args, "-icount", "shift=0,sleep=on")
+	}
 	for i, nic := range spec.NICs {
 		args = append(args, nic.arguments(i)...)
 	}

@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 	binary := guest.TestBinary(t, "ipoibd/hca/verbs", "-tags=vm")
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		s := sm.Start(t, sm.Spec{Hosts: 2})
-		g := boot(t, s, member{series, []int{0, 1}, nil})[0]
+		g := boot(t, s, member{series: series, hosts: []int{0, 1}})[0]
 		s.Join(0, suiteGroup)
 		group := s.Join(1, suiteGroup)
 		s.WaitMembers(group.MLID, 0, 1)

@@ -27,7 +27,7 @@ func TestKernelIPoIB(t *testing.T) {
 	const stranger, sender = 2, 3
 	s := sm.Start(t, sm.Spec{Hosts: 4})
 	third := s.NewHost(stranger)
-	guests := boot(t, s, member{kernel.Oldest, []int{0}, nil}, member{kernel.Newest, []int{1}, nil})
+	guests := boot(t, s, member{series: kernel.Oldest, hosts: []int{0}}, member{series: kernel.Newest, hosts: []int{1}})
 	for i, g := range guests {
 		g.Run("ip", "addr", "add", ib0Addr(i)+"/24", "dev", "ib0")
 		g.Run("ip", "link", "set", "ib0", "up")

@@ -24,17 +24,17 @@ type pair struct {
 	daemon *guest.Process
 }
 
-// bootPair boots a guest for the daemon, with a kernel of a series, and a peer with the other kernel. Both have the given
-// programs besides those of every guest.
-func bootPair(t *testing.T, series kernel.Series, spec sm.Spec, programs ...string) *pair {
+// bootPair boots a guest for the daemon, and a peer with the other kernel and the same programs.
+func bootPair(t *testing.T, daemon member, spec sm.Spec) *pair {
 	t.Helper()
-	other := kernel.Oldest
-	if other == series {
-		other = kernel.Newest
+	peer := member{series: kernel.Oldest, hosts: []int{theirs}, programs: daemon.programs}
+	if daemon.series == peer.series {
+		peer.series = kernel.Newest
 	}
 	spec.Hosts = 2
 	p := &pair{Subnet: sm.Start(t, spec)}
-	p.guests = boot(t, p.Subnet, member{series, []int{ours}, programs}, member{other, []int{theirs}, programs})
+	daemon.hosts = []int{ours}
+	p.guests = boot(t, p.Subnet, daemon, peer)
 	t.Cleanup(func() {
 		if t.Failed() && p.daemon != nil {
 			t.Logf("the daemon:\n%s", p.daemon.Stderr())

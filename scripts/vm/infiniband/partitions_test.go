@@ -65,7 +65,7 @@ interfaces:
 func TestPartitionsAndPaths(t *testing.T) {
 	guest.Require(t)
 	guest.NewestKernel(t, func(t *testing.T, series kernel.Series) {
-		p := bootPair(t, series, sm.Spec{Partitions: partitions(), Options: qosAndPathBits})
+		p := bootPair(t, member{series: series}, sm.Spec{Partitions: partitions(), Options: qosAndPathBits})
 		const file = "/run/ipoibd.yaml"
 		p.guests[ours].Put(file, 0o644, []byte(partitionedDaemon))
 		for i := range p.guests {

@@ -25,6 +25,7 @@ type member struct {
 	hosts  []int // whose ports its HCAs have: that of the first is ibwire0
 	// programs of this machine that it needs besides those of every guest
 	programs []string
+	counted  bool // guest.Spec.Counted
 }
 
 // boot boots guests on a subnet, and loads their modules for InfiniBand.
@@ -32,7 +33,7 @@ func boot(t *testing.T, s *sm.Subnet, members ...member) []*guest.Guest {
 	t.Helper()
 	var specs []guest.Spec
 	for _, m := range members {
-		spec := guest.Spec{Series: m.series, Programs: m.programs}
+		spec := guest.Spec{Series: m.series, Programs: m.programs, Counted: m.counted}
 		for _, host := range m.hosts {
 			spec.NICs = append(spec.NICs, guest.NIC{Wire: s.Wire(host)})
 		}

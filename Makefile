@@ -114,7 +114,7 @@ deps-docker: deps
 # some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-hosts test-sm test-vm
 .PHONY: test
-test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 28 to 40 minutes
+test: deps-vm deps-sm deps-docker ## every test, as root: what CI runs; 27 to 40 minutes
 	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 # What a contributor needs before a commit: without root, network or tools other than Go's, within 3 minutes on a machine

@@ -191,13 +191,7 @@ type datagramFlood struct {
 func newDatagramFlood(t *testing.T, a, b *host) *datagramFlood {
 	t.Helper()
 	f := &datagramFlood{arrivals: make(chan []time.Time, 1)}
-	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort))
-	var errIn, errOut error
-	b.Do(func() { f.in, errIn = net.ListenPacket("udp", addr) })
-	a.Do(func() { f.out, errOut = net.Dial("udp", addr) })
-	if err := errors.Join(errIn, errOut); err != nil {
-		t.Fatal(err)
-	}
+	f.out, f.in = datagramPair(t, a, b)
 	go func() {
 		for payload := make([]byte, 64); ; {
 			if _, err := f.out.Write(payload); errors.Is(err, net.ErrClosed) {
@@ -216,6 +210,19 @@ func newDatagramFlood(t *testing.T, a, b *host) *datagramFlood {
 		}
 	}()
 	return f
+}
+
+// datagramPair returns sockets for datagrams from one host to another.
+func datagramPair(t *testing.T, a, b *host) (out net.Conn, in net.PacketConn) {
+	t.Helper()
+	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort))
+	var errIn, errOut error
+	b.Do(func() { in, errIn = net.ListenPacket("udp", addr) })
+	a.Do(func() { out, errOut = net.Dial("udp", addr) })
+	if err := errors.Join(errIn, errOut); err != nil {
+		t.Fatal(err)
+	}
+	return out, in
 }
 
 // stop ends the stream once it has had time to arrive, and returns when the last datagram arrived, and how many did, since a
@@ -416,16 +423,8 @@ func TestFastPathKeepsASilentPeer(t *testing.T) {
 	}
 	pingAll(a, b)
 	a.waitFast(b)
-	var in net.PacketConn
-	var out net.Conn
-	var errIn, errOut error
-	addr := net.JoinHostPort(b.ip4(), strconv.Itoa(numberedPort))
-	b.Do(func() { in, errIn = net.ListenPacket("udp", addr) }) // or the host would answer
-	a.Do(func() { out, errOut = net.Dial("udp", addr) })
-	if err := errors.Join(errIn, errOut); err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
+	out, in := datagramPair(t, a, b)
+	defer in.Close() // not before the end: the host would answer
 	defer out.Close()
 	before := a.iface().Counters
 	n := uint64(0)

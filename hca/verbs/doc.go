@@ -41,7 +41,8 @@
 // A large send becomes one work request per segment. The list of such a request refers to the
 // headers, in registered memory of the queue pair (segment.MaxHeader bytes for each entry of
 // the send queue), and to the segment's part of the caller's payload, which is not copied. The
-// segmenter reads the payload once, for the checksums.
+// segmenter reads the payload once, for the checksums. The memory stays registered when the queue
+// pair is destroyed, for the next one of its domain.
 //
 // The segments count against the depth of the send queue, so a CQ with an entry for each
 // entry of the queue cannot overrun. The last segment is always signaled. The queue pair

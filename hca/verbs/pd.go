@@ -5,7 +5,13 @@ package verbs
 // #include "shim.h"
 import "C"
 
-import "ipoibd/hca"
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"ipoibd/hca"
+)
 
 // PD is a protection domain.
 type PD struct {
@@ -14,13 +20,56 @@ type PD struct {
 	pd  *C.struct_ibv_pd
 
 	regions regions
+	headers headers
 }
 
 var _ hca.PD = (*PD)(nil)
 
 // Close implements [hca.PD].
 func (p *PD) Close() error {
-	return refused("dealloc_pd", p.dev.attr.Name, p.close(func() error {
+	err := p.headers.close()
+	return errors.Join(err, refused("dealloc_pd", p.dev.attr.Name, p.close(func() error {
 		return failed("dealloc_pd", p.dev.attr.Name, errno(C.shim_dealloc_pd(p.pd)))
-	}, &p.dev.life))
+	}, &p.dev.life)))
+}
+
+// headers is the memory for headers that queue pairs of a domain have left to the next one. Recovery replaces queue pairs, and a
+// driver may take milliseconds to deregister memory: rdmavt waits for a grace period of RCU (rvt_dereg_mr in
+// drivers/infiniband/sw/rdmavt/mr.c).
+type headers struct {
+	mu   sync.Mutex
+	idle []hca.MR
+}
+
+// take returns memory of at least size bytes, or nil.
+func (h *headers) take(size int) hca.MR {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.IndexFunc(h.idle, func(mr hca.MR) bool { return len(mr.Bytes()) >= size })
+	if i < 0 {
+		return nil
+	}
+	mr := h.idle[i]
+	h.idle = slices.Delete(h.idle, i, i+1)
+	return mr
+}
+
+// put keeps the memory of a queue pair that no longer exists.
+func (h *headers) put(mr hca.MR) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.idle = append(h.idle, mr)
+}
+
+// close deregisters the memory. What cannot be deregistered stays, and keeps the domain busy.
+func (h *headers) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	h.idle = slices.DeleteFunc(h.idle, func(mr hca.MR) bool {
+		err := mr.Close()
+		errs = append(errs, err)
+		return err == nil
+	})
+	return errors.Join(errs...)
 }

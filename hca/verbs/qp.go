@@ -78,7 +78,8 @@ func (q *QP) create() (hca.QP, error) {
 		max_recv_wr: C.uint32_t(q.spec.RecvWRs), max_recv_sge: C.uint32_t(q.spec.RecvSGEs),
 	}, C.uint32_t(gen))
 	if qp == nil {
-		return nil, errors.Join(failedNull("create_qp", q.pd.dev.attr.Name, err), q.free())
+		q.free()
+		return nil, failedNull("create_qp", q.pd.dev.attr.Name, err)
 	}
 	q.qp, q.num = qp, hca.QPN(qp.qp_num)
 	q.id = hca.ObjectID{Kind: hca.KindQP, Num: uint32(q.num), Generation: gen}
@@ -103,9 +104,9 @@ func (q *QP) makeSides() {
 }
 
 // free frees the memory of both queues.
-func (q *QP) free() error {
+func (q *QP) free() {
 	q.receiver.free()
-	return q.sender.free()
+	q.sender.free()
 }
 
 // ID implements [hca.QP].
@@ -127,7 +128,7 @@ func (q *QP) Close() error {
 		if err == nil || errors.Is(err, hca.ErrIO) {
 			q.purge()
 			q.sendCQ.detach(q)
-			_ = q.free() // on failure, the memory stays registered and the PD stays busy
+			q.free()
 		}
 		return err
 	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))

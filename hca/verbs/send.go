@@ -69,8 +69,11 @@ type piece struct {
 func (s *sender) init(q *QP) (err error) {
 	var headers hca.MR
 	if q.pd.dev.attr.MaxTSO > 0 {
-		if headers, err = q.pd.AllocMR(places(q.spec.SendWRs)*segment.MaxHeader, 0); err != nil {
-			return err
+		size := places(q.spec.SendWRs) * segment.MaxHeader
+		if headers = q.pd.headers.take(size); headers == nil {
+			if headers, err = q.pd.AllocMR(size, 0); err != nil {
+				return err
+			}
 		}
 	}
 	s.setUp(q, headers)
@@ -89,12 +92,11 @@ func (s *sender) setUp(q *QP, headers hca.MR) {
 	}
 }
 
-func (s *sender) free() error {
+func (s *sender) free() {
 	s.freeRequests()
-	if s.headers == nil {
-		return nil
+	if s.headers != nil {
+		s.q.pd.headers.put(s.headers)
 	}
-	return s.headers.Close()
 }
 
 func (s *sender) freeRequests() {

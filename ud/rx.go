@@ -47,6 +47,7 @@ type Rx struct {
 
 	sge     []hca.SGE // by slot
 	flushed bool      // the QP flushes buffers, so posting them again would loop forever
+	suspect bool      // a receive of the last batch failed, so the QP may be in ERR
 
 	join     *coalesce.Coalescer
 	joinsUDP bool
@@ -145,7 +146,7 @@ func (r *Rx) Refill() error {
 	if r.qp == nil {
 		return ErrDetached
 	}
-	r.flushed = false
+	r.flushed, r.suspect = false, false
 	return r.repost()
 }
 

@@ -139,18 +139,38 @@ func TestRxPostsEveryBufferAtOnce(t *testing.T) {
 	}
 }
 
-// Neither failed receives nor posts that the queue refuses may shrink the ring.
+// Neither failed receives nor posts that the queue refuses may shrink the ring. After a failed receive nothing is posted at
+// once, because the QP may be in ERR.
 func TestRxRepostsFailedReceives(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	failed := b.qp.recvs[0]
 	b.qp.completeRecv(hca.WC{Status: hca.WCLocLenErr})
 	b.qp.receive(fromB(100), gidA)
 	b.pump(t)
-	checkCounts(t, b.Counters(), idle(2, map[string]uint64{
-		"rx_received": 1, "rx_delivered": 1, "rx_wc_loc_len_err": 1,
+	if b.Outstanding() != rxSlots-2 {
+		t.Errorf("%d posted after a failed receive, want %d", b.Outstanding(), rxSlots-2)
+	}
+	b.qp.receive(fromB(100), gidA)
+	b.pump(t)
+	checkCounts(t, b.Counters(), idle(3, map[string]uint64{
+		"rx_received": 2, "rx_delivered": 2, "rx_wc_loc_len_err": 1,
 	}))
 	if len(b.fails) != 1 || b.fails[0].SGE != failed.sge || b.fails[0].WC.ID != failed.id {
 		t.Errorf("failures %+v, want one, of the failed receive", b.fails)
+	}
+}
+
+// If every receive fails at once, they are posted again: no message would arrive that could cause it.
+func TestRxRepostsWhenAllReceivesFail(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	for len(b.qp.recvs) > 0 {
+		b.qp.completeRecv(hca.WC{Status: hca.WCLocProtErr})
+	}
+	for len(b.qp.recvCQ.wcs) > 0 {
+		b.pump(t)
+	}
+	if b.Outstanding() != rxSlots {
+		t.Errorf("%d posted, want all", b.Outstanding())
 	}
 }
 

@@ -13,9 +13,10 @@ import (
 // it waits until one arrives, the CQ is woken, or the deadline until passes
 // (zero: no deadline).
 //
-// A later Pump posts the buffers that could not be posted and those whose
-// receive failed. After a flush, however, Pump posts no buffers until Attach or
-// Refill, because a QP in ERR would flush them again at once.
+// A later Pump posts the buffers that could not be posted. So it does after a receive has
+// failed, if others are still posted: a failed receive moves the QP to ERR, and not every
+// provider flushes what is posted there (rdmavt's does not). After a flush, however, Pump
+// posts no buffers until Attach or Refill, because a QP in ERR would flush them again at once.
 //
 // It returns ErrDetached at once while no QP is attached. Any other error wraps
 // the error of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink;
@@ -168,6 +169,7 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC, from *hca.UDSource)
 func (r *Rx) fail(wc *hca.WC, slot uint32) {
 	r.failed.add(wc.Status)
 	r.flushed = r.flushed || wc.Status == hca.WCWRFlushErr
+	r.suspect = true
 	if r.cfg.OnFailure != nil {
 		r.cfg.OnFailure(Failure{WC: *wc, SGE: r.sge[slot]})
 	}
@@ -210,9 +212,15 @@ func (r *Rx) write(frames [][]byte, from []hca.UDSource) error {
 	return nil
 }
 
-// repost posts every free slot. If the queue is full, a later call posts the
-// rest.
+// repost posts every free slot. If the queue is full, or the QP may be in ERR, a later call posts
+// them.
 func (r *Rx) repost() error {
+	if r.suspect {
+		r.suspect = false
+		if r.ring.posted > 0 {
+			return nil
+		}
+	}
 	for !r.flushed && len(r.ring.free) > 0 {
 		wrs := r.scratch.wrs[:min(hca.Batch, len(r.ring.free))]
 		for i := range wrs {

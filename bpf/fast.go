@@ -136,8 +136,8 @@ func fastRefused(version uint32, build string) error {
 	return nil
 }
 
-// crcTable returns the tables by which a CRC-32 takes eight bytes at a time.
-func crcTable() (t [8][256]uint32) {
+// crcTable returns the tables by which a CRC-32 takes sixteen bytes at a time.
+func crcTable() (t [16][256]uint32) {
 	t[0] = *crc32.IEEETable
 	for i := 1; i < len(t); i++ {
 		for b, crc := range t[i-1] {

@@ -1,10 +1,10 @@
 package ud
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,7 +57,7 @@ func (l *loopTransport) Counters() []hca.Counter { return nil }
 
 func (l *loopTransport) Send(pkts []transport.Packet) (int, error) {
 	if l.sent == nil {
-		l.train, l.sent = pkts[0], slices.Concat(pkts[0].Vec...)
+		l.train, l.sent = pkts[0], bytes.Clone(pkts[0].Data)
 	}
 	return len(pkts), nil
 }
@@ -145,7 +145,7 @@ func (s *repeatSource) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 func (s *repeatSource) Wake() {}
 
 // BenchmarkPath carries large TCP frames through all that the daemon does with them, except the
-// system calls: from the buffer of the TAP to the gather lists of a train, and from its
+// system calls: from the buffer of the TAP to the datagrams of a train, and from its
 // datagrams to the slices of a frame for the TAP.
 func BenchmarkPath(b *testing.B) {
 	for _, mtu := range []int{1444, 2044, 4092} {

@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"bytes"
 	"testing"
 
 	"ipoibd/hca"
@@ -11,18 +12,19 @@ import (
 func TestAllocations(t *testing.T) {
 	rng := newRand(8)
 	var sealer roce.Sealer
-	area, icrc := make([]byte, hca.GRHLen), make([]byte, roce.ICRCLen)
+	area := make([]byte, hca.GRHLen)
 	for _, path := range []roce.Path{path4, path6} {
 		good, bad := synthetic(rng, path, 1444), synthetic(rng, path, 1444)
 		flipICRC(bad.datagram, 0x80000001)
-		header, rest := good.datagram[:roce.HeaderLen], good.datagram[roce.HeaderLen:]
+		sent := bytes.Clone(good.datagram)
+		end := len(sent) - roce.ICRCLen
 		for name, f := range map[string]func(){
 			"send": func() {
-				(&roce.BTH{Opcode: roce.OpcodeUDSendOnly}).Put(header)
-				(&roce.DETH{QKey: 1}).Put(header[roce.BTHLen:])
+				(&roce.BTH{Opcode: roce.OpcodeUDSendOnly}).Put(sent)
+				(&roce.DETH{QKey: 1}).Put(sent[roce.BTHLen:])
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: 1}
-				roce.PutICRC(icrc, roce.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
-				roce.PutICRC(icrc, sealer.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
+				roce.PutICRC(sent[end:], roce.ICRC(&p, sent[:end]))
+				sealer.Seal(&p, sent)
 			},
 			"receive": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}

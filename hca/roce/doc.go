@@ -7,8 +7,8 @@
 //	UDP 4791 | BTH 12 | DETH 8 | payload | pad 0-3 | ICRC 4
 //
 // In this package a datagram is the UDP payload, from the BTH to the ICRC.
-// [UDSend.Parse] checks and parses it. [BTH.Put], [DETH.Put] and [PutICRC] write
-// its parts, which need not be contiguous, so a payload is never copied.
+// [UDSend.Parse] checks and parses it. [BTH.Put], [DETH.Put] and [Sealer.Seal] write
+// all but the payload and the padding.
 //
 // # The ICRC
 //

@@ -9,26 +9,12 @@ const lrhLen = 8
 // maskedLen is the maximum length of a masked prefix: LRH, IPv6, UDP, BTH.
 const maskedLen = lrhLen + ipv6Len + udpLen + BTHLen
 
-// ICRC returns the invariant CRC (IBA 7.8.1, A17.3.3) of a datagram given in
-// pieces, from the BTH to the padding, without the ICRC itself. The first piece
-// must contain the whole BTH, or ICRC panics. All pieces together are at most
-// 65,503 bytes. ICRC does not allocate. The pieces should not lie on the stack,
-// because they escape into the assembly of hash/crc32.
-func ICRC(p *Path, parts ...[]byte) uint32 {
-	n := ICRCLen
-	for _, part := range parts {
-		n += len(part)
-	}
-	return updateAll(prefixCRC(p, parts[0][:BTHLen], n), parts)
-}
-
-// updateAll adds the pieces of a datagram after its BTH to a CRC.
-func updateAll(crc uint32, parts [][]byte) uint32 {
-	crc = update(crc, parts[0][BTHLen:])
-	for _, part := range parts[1:] {
-		crc = update(crc, part)
-	}
-	return crc
+// ICRC returns the invariant CRC (IBA 7.8.1, A17.3.3) of a datagram of at most 65,503
+// bytes, from the BTH to the padding, without the ICRC itself. It panics without a whole
+// BTH. ICRC does not allocate. The datagram should not lie on the stack, because it escapes
+// into the assembly of hash/crc32.
+func ICRC(p *Path, datagram []byte) uint32 {
+	return update(prefixCRC(p, datagram[:BTHLen], len(datagram)+ICRCLen), datagram[BTHLen:])
 }
 
 // PutICRC writes an ICRC to the first ICRCLen bytes of dst, little-endian.
@@ -45,51 +31,25 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 	return ^updateState(^uint32(0), b[:udp+udpLen+BTHLen])
 }
 
-// Sealer computes the ICRCs of datagrams like [ICRC]. It remembers the state of the CRC that
-// datagrams of one path and length share, such as the datagrams of a train. The zero value is ready to
-// use.
-type Sealer struct {
-	start  start
-	joined [128]byte // see join
-}
+// Sealer writes the ICRCs of datagrams. It remembers the state of the CRC that datagrams of one
+// path and length share, such as the datagrams of a train. The zero value is ready to use.
+type Sealer struct{ start start }
 
-// ICRC returns the same as the function ICRC.
-func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
-	n := ICRCLen
-	for _, part := range parts {
-		n += len(part)
+// Seal writes the ICRC, as the function [ICRC] returns it, to the last ICRCLen bytes of a datagram
+// in one piece, which starts with its BTH. It does not allocate. It changes the byte of the BTH
+// that routers may change, and restores it.
+func (s *Sealer) Seal(p *Path, datagram []byte) {
+	end := len(datagram) - ICRCLen
+	var crc uint32
+	if p.ID < lowIDs {
+		resv8a := datagram[bthResv8a]
+		datagram[bthResv8a] = 0xff
+		crc = update(^s.start.prefix(p, datagram, len(datagram)), datagram[bthResv8a:end])
+		datagram[bthResv8a] = resv8a
+	} else {
+		crc = ICRC(p, datagram[:end])
 	}
-	bth := parts[0][:BTHLen]
-	taken := s.join(parts)
-	if taken == 0 || p.ID >= lowIDs {
-		return updateAll(s.start.crc(p, bth, n), parts)
-	}
-	crc := update(^s.start.prefix(p, bth, n), s.joined[:len(parts[0])-bthResv8a+taken])
-	crc = update(crc, parts[1][taken:])
-	for _, part := range parts[2:] {
-		crc = update(crc, part)
-	}
-	return crc
-}
-
-// join copies the rest of the header, starting with the byte that routers may change, and enough
-// of the second piece to make whole blocks for the assembly of hash/crc32, which is several
-// times faster. It returns how many bytes of the second piece it copied, or 0 if they do not
-// fit or if the header is too short for a gain.
-func (s *Sealer) join(parts [][]byte) (taken int) {
-	if len(parts) < 2 {
-		return 0
-	}
-	rest := parts[0][bthResv8a:]
-	size := max(minAssembly, (len(rest)+assemblyBlock-1)&^(assemblyBlock-1))
-	taken = size - len(rest)
-	if len(rest) < minAssembly/2 || size > len(s.joined) || taken > len(parts[1]) {
-		return 0
-	}
-	n := copy(s.joined[:], rest)
-	copy(s.joined[n:size], parts[1])
-	s.joined[0] = 0xff
-	return taken
+	PutICRC(datagram[end:], crc)
 }
 
 // start is the state of the CRC that datagrams of one path and length share. The zero value is

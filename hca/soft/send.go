@@ -11,7 +11,6 @@ import (
 )
 
 // A datagram of the engine must fit into a packet of the transport.
-var _ [transport.MaxVec - softqp.MaxVec]struct{}
 
 // sender is the transport's one sender at a time.
 type sender struct {
@@ -155,14 +154,14 @@ func (l *lane) transmit(ts []softqp.Train) (n int, full bool) {
 		t := &ts[i]
 		pkts[i] = transport.Packet{
 			Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL,
-			Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize,
+			Data: t.Data, Segs: t.Segs, SegSize: t.SegSize,
 		}
 	}
 	n, err := l.wire.Send(pkts)
 	var sent, bytes, lost int
 	for i := range ts {
 		if i < n {
-			sent, bytes = sent+ts[i].Segs, bytes+ts[i].Len
+			sent, bytes = sent+ts[i].Segs, bytes+len(ts[i].Data)
 		} else {
 			lost += ts[i].Segs
 		}

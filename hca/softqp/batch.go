@@ -8,12 +8,8 @@ import (
 	"ipoibd/hca/segment"
 )
 
-// MaxVec is the longest gather list of a datagram: header, payload, trailer.
-const MaxVec = 1 + MaxSGE + 1
-
-// maxOwn is the maximum number of bytes of a datagram in the memory of its batch: all but the
-// payload.
-const maxOwn = roce.HeaderLen + segment.MaxHeader + roce.MaxPad + roce.ICRCLen
+// maxPacket is the maximum length of a packet, from the BTH to the ICRC.
+const maxPacket = roce.HeaderLen + int(hca.MaxMTU) + roce.ICRCLen
 
 // Limits bound a train. With fewer than two datagrams there are no trains.
 type Limits struct {
@@ -29,14 +25,10 @@ type Train struct {
 	TOS, TTL uint8
 	Segs     int
 	SegSize  int
-	Len      int // bytes of all packets, each from the BTH to the ICRC
-	// Vec is the gather list of all packets. It refers to memory of the batch and of the
-	// requests.
-	Vec [][]byte
-	qpn hca.QPN // of the destination: one train must not hold datagrams for devices that share an address
-	// from and end are the first entry of Vec in the batch's list, and the number of the
-	// batch's datagrams up to the end of the train.
-	from, end int
+	// Data is all packets, one after the other, each from the BTH to the ICRC. It is memory of the batch.
+	Data []byte
+	qpn  hca.QPN // of the destination: one train must not hold datagrams for devices that share an address
+	end  int     // number of the batch's datagrams up to the end of the train
 }
 
 // datagram describes how the request of a packet proceeds once the packet is sent.
@@ -83,13 +75,10 @@ type Batch struct {
 	psn       uint32 // of the next datagram, with spare
 	spare     int    // numbers that were taken for the next datagrams
 
-	vec    [hca.Batch * MaxVec][]byte // of all trains
-	numVec int
-	own    [(hca.Batch + 1) * maxOwn]byte // headers and trailers, and the headers of Loop
-	used   int                            // bytes of own
-	parts  [MaxVec][]byte                 // of one datagram, for the ICRC
-	path   roce.Path                      // of the last train
-	sealer roce.Sealer
+	packets [hca.Batch * maxPacket]byte // of all trains
+	used    int                         // bytes of packets
+	path    roce.Path                   // of the last train
+	sealer  roce.Sealer
 
 	more    bool         // requests follow the current one
 	peers   []netip.Addr // destinations of the copies
@@ -97,6 +86,7 @@ type Batch struct {
 	status  hca.WCStatus // with TailFail
 	after   datagram     // with TailLoop
 	loop    [1 + MaxSGE][]byte
+	headers [segment.MaxHeader]byte // the first piece of loop
 	msg     message
 }
 
@@ -106,7 +96,7 @@ func (b *Batch) Trains() []Train { return b.trains[:b.numTrains] }
 // clear empties the batch.
 func (b *Batch) clear(limits Limits) {
 	b.Tail, b.Reason, b.Skipped = TailNone, Passed, 0
-	b.limits, b.numTrains, b.n, b.numVec, b.used = limits, 0, 0, 0, 0
+	b.limits, b.numTrains, b.n, b.used = limits, 0, 0, 0
 	b.peers, b.skipped, b.spare = nil, 0, 0
 }
 
@@ -132,43 +122,28 @@ func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = Ta
 func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram) {
 	m := &b.msg
 	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))
-	trailer := int(m.bth.Pad) + roce.ICRCLen
 	size := m.size()
 	t := b.trainFor(env, dst, ttl, size)
 	m.bth.PSN, d.psn = psn&psnMask, psn
 	b.datagrams[b.n] = d
 	b.n++
 
-	// The header follows the trailer of the datagram before it, so that both are one entry
-	// of the train's list.
-	start := b.used
-	if t.Segs > 0 {
-		b.numVec--
-		start -= len(b.vec[b.numVec])
+	start := b.used - len(t.Data)
+	packet := b.packets[b.used : b.used+size]
+	b.used += size
+	m.bth.Put(packet)
+	m.deth.Put(packet[roce.BTHLen:])
+	m.putHeaders(packet[roce.HeaderLen:])
+	at := roce.HeaderLen + m.head
+	for _, piece := range m.payload.list() {
+		at += copy(packet[at:], piece)
 	}
-	header := b.own[b.used : b.used+roce.HeaderLen+m.head]
-	b.used += len(header)
-	m.bth.Put(header)
-	m.deth.Put(header[roce.BTHLen:])
-	m.putHeaders(header[roce.HeaderLen:])
-	b.vec[b.numVec] = b.own[start:b.used]
-	b.numVec++
-	b.numVec += copy(b.vec[b.numVec:], m.payload.list())
-
-	tail := b.own[b.used : b.used+trailer]
-	b.used += trailer
-	b.vec[b.numVec] = tail
-	b.numVec++
-	clear(tail[:m.bth.Pad])
+	clear(packet[at:])
 	b.path.ID = uint16(t.Segs)
-	b.parts[0] = header
-	n := 1 + copy(b.parts[1:], m.payload.list())
-	b.parts[n] = tail[:m.bth.Pad]
-	roce.PutICRC(tail[m.bth.Pad:], b.sealer.ICRC(&b.path, b.parts[:n+1]...))
+	b.sealer.Seal(&b.path, packet)
 
 	t.Segs++
-	t.Len += size
-	t.Vec = b.vec[t.from:b.numVec]
+	t.Data = b.packets[start:b.used]
 	t.end = b.n
 }
 
@@ -184,20 +159,20 @@ func (b *Batch) trainFor(env *Env, dst netip.Addr, ttl uint8, size int) *Train {
 	}
 	t := &b.trains[b.numTrains]
 	b.numTrains++
-	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, qpn: m.bth.DestQPN, from: b.numVec}
+	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, qpn: m.bth.DestQPN}
 	b.path = roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
 	return t
 }
 
 // continues reports whether a datagram may follow those of the train, apart from the limits.
 func (t *Train) continues(m *message, dst netip.Addr, ttl uint8, size int) bool {
-	return t.Len == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
+	return len(t.Data) == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
 		t.Dst == dst && t.qpn == m.bth.DestQPN && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic
 }
 
 // reached reports whether a train cannot take another datagram.
 func (l Limits) reached(t *Train, size int) bool {
-	return t.Segs >= l.MaxSegs || t.Len+size > l.MaxBytes
+	return t.Segs >= l.MaxSegs || len(t.Data)+size > l.MaxBytes
 }
 
 // shouldEnd reports whether the batch should end before the current message, with which left

@@ -36,8 +36,8 @@
 // there is at most one.
 //
 // Package segment cuts a large send ([hca.LSO]) and fills in checksums
-// ([hca.SendIPCsum]). The headers that it writes are in memory of the batch, and the rest
-// stays in place. A request that does not end within a batch continues in the next one,
+// ([hca.SendIPCsum]). A batch copies the payload, so that a train is in one piece: the kernel
+// takes that faster than a list of two entries for each datagram. A request that does not end within a batch continues in the next one,
 // with the next segment or, if it is replicated, the next peer. Where more follows, a batch ends
 // between two trains rather than within one.
 //

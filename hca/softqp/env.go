@@ -9,7 +9,7 @@ import (
 // GID is one entry of the port's GID table; a zero Addr is an empty entry.
 type GID struct {
 	Addr       netip.Addr // IPv4 in its 4-byte form, IPv6 without a zone
-	MaxPayload int        // bytes of one UD message
+	MaxPayload int        // bytes of one UD message, at most hca.MaxMTU
 }
 
 // Env holds the port's attributes and its memory: an immutable snapshot that the shell

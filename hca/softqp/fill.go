@@ -148,7 +148,7 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 func (b *Batch) loopBack(env *Env, d datagram) {
 	m := &b.msg
 	b.Tail, b.after = TailLoop, d
-	head := b.own[b.used : b.used+m.head]
+	head := b.headers[:m.head]
 	m.putHeaders(head)
 	b.loop[0] = head
 	n := 1 + copy(b.loop[1:], m.payload.list())

@@ -6,8 +6,7 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxSGE is the maximum length of a scatter/gather list: the entries that a gather list
-// of the network has in addition to header and trailer.
+// MaxSGE is the maximum length of a scatter/gather list.
 const MaxSGE = 4
 
 // lkeyBits is the width of the low part of an L_Key. The part counts the regions that

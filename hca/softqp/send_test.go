@@ -30,13 +30,13 @@ func TestDatagramBytes(t *testing.T) {
 		"00" + "abcdef" + "00" + "fffffe" + // reserved, destination QP, reserved, PSN
 		"01020304" + "00" + "001234" + // Q_Key, reserved, source QP
 		"68656c6c6f" + "000000" // payload, padding
-	got := bytes.Join(d.Vec, nil)
+	got := d.Data
 	if h := hex.EncodeToString(got[:len(got)-4]); h != want {
 		t.Errorf("datagram\n%s, want\n%s", h, want)
 	}
 	parse(t, r.env, d)
-	if d.Src != own4 || d.Dst != peer4 || d.TTL != 9 || d.TOS != 0x20 || len(d.Vec) != 4 {
-		t.Errorf("datagram from %v to %v, TTL %d, TOS %#x, %d pieces", d.Src, d.Dst, d.TTL, d.TOS, len(d.Vec))
+	if d.Src != own4 || d.Dst != peer4 || d.TTL != 9 || d.TOS != 0x20 {
+		t.Errorf("datagram from %v to %v, TTL %d, TOS %#x", d.Src, d.Dst, d.TTL, d.TOS)
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *rig) sendPieces(to netip.Addr, n, pieces int) {
 	}
 	b := r.fill()
 	d := &b.Trains()[0]
-	if u := parse(r, r.env, d); !bytes.Equal(u.Payload, r.tx[:n]) || d.Len%4 != 0 {
+	if u := parse(r, r.env, d); !bytes.Equal(u.Payload, r.tx[:n]) || len(d.Data)%4 != 0 {
 		r.Fatalf("%d bytes in %d pieces: %x", n, pieces, u.Payload)
 	}
 	r.Finish(b, 1)

@@ -24,10 +24,10 @@ func TestLargeSendIsOneTrain(t *testing.T) {
 	for i := range b.Trains() {
 		d := &b.Trains()[i]
 		parseTrain(t, r.env, d)
-		got = append(got, fmt.Sprintf("%d of %d, %d in all, %d pieces", d.Segs, d.SegSize, d.Len, len(d.Vec)))
+		got = append(got, fmt.Sprintf("%d of %d, %d in all", d.Segs, d.SegSize, len(d.Data)))
 	}
 	// 24 bytes of headers and ICRC, 44 of the frame's headers.
-	want := []string{"8 of 1068, 8044 in all, 17 pieces"}
+	want := []string{"8 of 1068, 8044 in all"}
 	if !slices.Equal(got, want) {
 		t.Errorf("trains %q, want %q", got, want)
 	}
@@ -155,8 +155,8 @@ func TestTrainsAtEveryBound(t *testing.T) {
 					for i := range b.Trains() {
 						d := &b.Trains()[i]
 						parseTrain(t, r.env, d)
-						if d.Segs > limits.MaxSegs || d.Len > limits.MaxBytes {
-							t.Errorf("%+v, %d segments: a train of %d with %d bytes", limits, n, d.Segs, d.Len)
+						if d.Segs > limits.MaxSegs || len(d.Data) > limits.MaxBytes {
+							t.Errorf("%+v, %d segments: a train of %d with %d bytes", limits, n, d.Segs, len(d.Data))
 						}
 						trains, segs = trains+1, segs+d.Segs
 					}
@@ -188,7 +188,7 @@ func (r *rig) sendAll(peers []netip.Addr, accept func(n int) int) (out []sent) {
 			for _, u := range parseTrain(r, r.env, d) {
 				out = append(out, sent{d.Dst, u.PSN, string(u.Payload)})
 			}
-			if d.Segs > max(1, r.limits.MaxSegs) || d.Segs > 1 && d.Len > r.limits.MaxBytes {
+			if d.Segs > max(1, r.limits.MaxSegs) || d.Segs > 1 && len(d.Data) > r.limits.MaxBytes {
 				r.Fatalf("train %+v exceeds %+v", d, r.limits)
 			}
 		}

@@ -1,12 +1,16 @@
 package memfabric
 
-import "ipoibd/hca/soft/transport"
+import (
+	"bytes"
+
+	"ipoibd/hca/soft/transport"
+)
 
 // Capture is one datagram, as passed to a hook: once for each receiver, or once with an
 // empty To if the port did not send it.
 type Capture struct {
 	From, To string           // names of netdevs
-	Packet   transport.Packet // Data is a copy; Vec is nil
+	Packet   transport.Packet // Data is a copy
 	Drop     Drop             // why it was not delivered; empty if it was queued
 }
 
@@ -24,17 +28,6 @@ func (f *Fabric) show(from, to string, pkt *transport.Packet, why Drop) {
 		return
 	}
 	c := Capture{From: from, To: to, Packet: *pkt, Drop: why}
-	c.Packet.Data, c.Packet.Vec = gather(nil, pkt), nil
+	c.Packet.Data = bytes.Clone(pkt.Data)
 	f.capture(c)
-}
-
-// gather appends the bytes of a packet: its Vec, or its Data if there is no Vec.
-func gather(b []byte, pkt *transport.Packet) []byte {
-	if pkt.Vec == nil {
-		return append(b, pkt.Data...)
-	}
-	for _, v := range pkt.Vec {
-		b = append(b, v...)
-	}
-	return b
 }

@@ -15,7 +15,7 @@ const (
 	DropLinkDown    Drop = "tx_drop_link_down"   // the port's own link is down
 	DropTooLong     Drop = "tx_drop_too_long"    // longer than the port's MTU, or than UDP
 	DropUnreachable Drop = "tx_drop_unreachable" // no port has the address or has joined the group
-	DropInvalid     Drop = "tx_drop_invalid"     // families differ, or the gather list is too long
+	DropInvalid     Drop = "tx_drop_invalid"     // families differ, or the data does not fit the datagrams of a train
 )
 
 // Reasons for a drop, counted at the receiver.

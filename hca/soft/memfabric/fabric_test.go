@@ -24,7 +24,7 @@ var (
 
 // packet returns a datagram to dst.
 func packet(src, dst netip.Addr, payload string) transport.Packet {
-	return transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(payload)}}
+	return transport.Packet{Src: src, Dst: dst, Data: []byte(payload)}
 }
 
 // send sends n datagrams "0000", "0001", ... from a to b, one after the other.

@@ -17,7 +17,6 @@ type Port struct {
 	srcPort uint16
 
 	limits transport.Limits
-	cut    [][]byte // gather list of one datagram of a train
 
 	queue   queue
 	lent    []*datagram   // returned by the last Recv

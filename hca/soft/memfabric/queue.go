@@ -18,9 +18,9 @@ type datagram struct {
 func (f *Fabric) newDatagram(pkt *transport.Packet, due time.Time) *datagram {
 	d := f.reuse()
 	f.seq++
-	d.buf = gather(d.buf[:0], pkt)
+	d.buf = append(d.buf[:0], pkt.Data...)
 	d.pkt, d.due, d.seq = *pkt, due, f.seq
-	d.pkt.Data, d.pkt.Vec = d.buf, nil
+	d.pkt.Data = d.buf
 	return d
 }
 

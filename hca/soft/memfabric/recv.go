@@ -26,7 +26,7 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 		return DropUnreadable
 	case !p.netdev.state.Up:
 		return DropPeerDown
-	case ipLen(pkt, pkt.Len()) > p.netdev.state.MTU:
+	case ipLen(pkt, len(pkt.Data)) > p.netdev.state.MTU:
 		return DropRxTooLong
 	case len(p.queue) >= p.fabric.queue:
 		return DropOverflow
@@ -50,7 +50,6 @@ func (p *Port) Inject(pkt transport.Packet) {
 	if p.isClosed() {
 		return
 	}
-	pkt.Vec = nil
 	p.enqueue(&pkt, time.Now())
 }
 

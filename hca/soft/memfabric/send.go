@@ -54,11 +54,11 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 	if out.TTL == 0 {
 		out.TTL = defaultTTL
 	}
-	rest := cutter{vec: pkt.Vec}
+	rest := pkt.Data
 	for k := range pkt.Datagrams() {
 		if pkt.Segs > 1 {
-			p.cut = rest.next(p.cut[:0], pkt.SegSize)
-			out.Vec = p.cut
+			out.Data = rest[:min(pkt.SegSize, len(rest))]
+			rest = rest[len(out.Data):]
 		}
 		out.ID, out.IDKnown = 0, p.fabric.showIDs
 		if pkt.Dst.Is4() {
@@ -69,35 +69,14 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 			continue
 		}
 		p.count.txPackets++
-		p.count.txBytes += uint64(out.Len())
+		p.count.txBytes += uint64(len(out.Data))
 		p.fabric.forward(p, &out, now)
 	}
 }
 
-// cutter cuts a gather list into lists of consecutive bytes.
-type cutter struct {
-	vec [][]byte
-	off int // into vec[0]
-}
-
-// next appends the next n bytes, or fewer at the end, to a list.
-func (c *cutter) next(to [][]byte, n int) [][]byte {
-	for n > 0 && len(c.vec) > 0 {
-		v := c.vec[0][c.off:]
-		if len(v) > n {
-			v = v[:n]
-			c.off += n
-		} else {
-			c.vec, c.off = c.vec[1:], 0
-		}
-		to, n = append(to, v), n-len(v)
-	}
-	return to
-}
-
 // refusal returns the reason why the port itself cannot send pkt, or "".
 func (p *Port) refusal(pkt *transport.Packet) Drop {
-	longest := pkt.Len()
+	longest := len(pkt.Data)
 	if pkt.Segs > 1 {
 		longest = pkt.SegSize
 	}

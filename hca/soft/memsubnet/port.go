@@ -192,7 +192,7 @@ func (w *wire) Send(pkts []transport.Packet) (int, error) {
 	defer s.mu.Unlock()
 	for i := range pkts[:n] {
 		if pkts[i].Dst != nowhere {
-			w.port.sent[pkeyOf(pkts[i].Vec[0])] += uint64(pkts[i].Datagrams())
+			w.port.sent[pkeyOf(pkts[i].Data)] += uint64(pkts[i].Datagrams())
 		}
 	}
 	return n, err

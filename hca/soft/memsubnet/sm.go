@@ -155,20 +155,20 @@ func (m *manager) reply(r *request, mad []byte) {
 	}
 	traffic, hop := s.number(headers{slid: s.view.LID, sl: s.view.SL})
 	s.mu.Unlock()
-	head, tail := make([]byte, roce.HeaderLen), make([]byte, roce.PadFor(len(mad))+roce.ICRCLen)
+	packet := slices.Concat(make([]byte, roce.HeaderLen), mad, make([]byte, roce.PadFor(len(mad))+roce.ICRCLen))
 	bth := roce.BTH{
 		Opcode: roce.OpcodeUDSendOnly, Migrated: true, Pad: uint8(roce.PadFor(len(mad))),
 		PKey: r.PKey | hca.PKeyMembership, DestQPN: r.SrcQPN,
 	}
 	deth := roce.DETH{QKey: qkeyGSI, SrcQPN: hca.QPNGSI}
-	bth.Put(head)
-	deth.Put(head[roce.BTHLen:])
+	bth.Put(packet)
+	deth.Put(packet[roce.BTHLen:])
 	m.sendMu.Lock()
 	defer m.sendMu.Unlock()
 	path := roce.Path{Src: m.wire, Dst: to.wire, SrcPort: m.netdev.SrcPort()}
-	pad := tail[:len(tail)-roce.ICRCLen]
-	roce.PutICRC(tail[len(pad):], roce.ICRC(&path, head, mad, pad))
+	end := len(packet) - roce.ICRCLen
+	roce.PutICRC(packet[end:], roce.ICRC(&path, packet[:end]))
 	_, _ = m.netdev.Send([]transport.Packet{{ // it fails only once the netdev is closed
-		Src: m.wire, Dst: to.wire, TOS: traffic, TTL: hop, Vec: [][]byte{head, mad, tail},
+		Src: m.wire, Dst: to.wire, TOS: traffic, TTL: hop, Data: packet,
 	}})
 }

@@ -13,10 +13,6 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxVec bounds the entries of a gather list per datagram: the header, four pieces of payload,
-// and the padding with the ICRC.
-const MaxVec = 6
-
 // MaxSegs bounds the datagrams of any train: receivers that cannot see the IPv4
 // identification expect one below 64.
 const MaxSegs = 64
@@ -34,7 +30,7 @@ type Limits struct {
 // Allow reports whether a packet is within the limits. They do not apply to a packet that is
 // not a train.
 func (l Limits) Allow(p *Packet) bool {
-	return p.Segs <= 1 || p.Segs <= l.MaxSegs && p.Len() <= l.MaxBytes
+	return p.Segs <= 1 || p.Segs <= l.MaxSegs && len(p.Data) <= l.MaxBytes
 }
 
 // ErrLimits means that a train exceeds the Limits, which may have been lowered since the caller
@@ -58,37 +54,27 @@ type Packet struct {
 	// ID is the IPv4 identification; it is valid if IDKnown is set.
 	ID      uint16
 	IDKnown bool
-	// Vec is the gather list of a send, of at most MaxVec entries for each datagram. The
-	// memory belongs to the caller, who does not change it until the packet is sent.
-	Vec [][]byte
-	// Segs above 1 makes a send a train of that many datagrams with the same addresses, TOS
-	// and TTL. Vec contains all their bytes: SegSize for each datagram, except that the last
-	// one may have fewer, but at least 1. Over IPv4, datagram k, counted from 0, leaves with
-	// identification k. The train is sent or dropped as a whole, and each of its datagrams
-	// is counted.
-	Segs, SegSize int
-	// Data is a received datagram. The transport reuses the memory in the next Recv.
+	// Data is the datagram, or all those of a train, one after the other. The memory of a send
+	// belongs to the caller, who does not change it until the packet is sent. The transport
+	// reuses that of a received packet in the next Recv.
 	Data []byte
-}
-
-// Len returns the length of a send in bytes.
-func (p *Packet) Len() (n int) {
-	for _, v := range p.Vec {
-		n += len(v)
-	}
-	return n
+	// Segs above 1 makes a send a train of that many datagrams with the same addresses, TOS
+	// and TTL. Each has SegSize bytes, except that the last one may have fewer, but at least
+	// 1. Over IPv4, datagram k, counted from 0, leaves with identification k. The train is
+	// sent or dropped as a whole, and each of its datagrams is counted.
+	Segs, SegSize int
 }
 
 // Datagrams returns the number of datagrams of a send.
 func (p *Packet) Datagrams() int { return max(1, p.Segs) }
 
-// Valid reports whether a send is consistent: addresses of one family, and a gather list that
+// Valid reports whether a send is consistent: addresses of one family, and data that
 // fits the number and the size of the datagrams.
 func (p *Packet) Valid() bool {
-	if p.Src.Is4() != p.Dst.Is4() || !p.Dst.IsValid() || len(p.Vec) > MaxVec*p.Datagrams() {
+	if p.Src.Is4() != p.Dst.Is4() || !p.Dst.IsValid() {
 		return false
 	}
-	n := p.Len()
+	n := len(p.Data)
 	return p.Segs <= 1 || n > (p.Segs-1)*p.SegSize && n <= p.Segs*p.SegSize
 }
 

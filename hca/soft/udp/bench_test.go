@@ -45,7 +45,7 @@ func stream(bench *testing.B, a, b transporttest.Host, size int) {
 func batch(a, b transporttest.Host, size int) []transport.Packet {
 	pkts := make([]transport.Packet, hca.Batch)
 	for i := range pkts {
-		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 24), make([]byte, size-28), make([]byte, 4)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, size)}
 	}
 	return pkts
 }
@@ -84,8 +84,8 @@ func TestAllocs(t *testing.T) {
 // BenchmarkPingPong measures the round trip of one datagram.
 func BenchmarkPingPong(bench *testing.B) {
 	a, b := openPair(bench, transporttest.MTU)
-	there := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 64)}}
-	back := transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: there.Vec}
+	there := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, 64)}
+	back := transport.Packet{Src: b.IPv4, Dst: a.IPv4, Data: there.Data}
 	go echo(b, back)
 	ping, pong := []transport.Packet{there}, make([]transport.Packet, 1)
 	for bench.Loop() {

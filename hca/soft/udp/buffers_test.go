@@ -22,7 +22,7 @@ func TestReceiveTooLong(t *testing.T) {
 	}
 	a, b := openPair(t, 16000)
 	for _, n := range []int{udp.MaxDatagram + 1, udp.MaxDatagram} {
-		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, n)}})
+		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, n)})
 	}
 	if got := recvOne(t, b); len(got.Data) != udp.MaxDatagram {
 		t.Errorf("received %d bytes, want %d", len(got.Data), udp.MaxDatagram)
@@ -57,7 +57,7 @@ func TestOverflow(t *testing.T) {
 	const n = 500
 	pkts := make([]transport.Packet, n)
 	for i := range pkts {
-		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, 1000)}
 	}
 	if sent, err := a.Send(pkts); sent != n || err != nil {
 		t.Fatalf("Send = %d, %v", sent, err)
@@ -104,7 +104,7 @@ func TestFull(t *testing.T) {
 	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
 	pkts := make([]transport.Packet, 100)
 	for i := range pkts {
-		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{{byte(i)}, make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: append([]byte{byte(i)}, make([]byte, 1000)...)}
 	}
 	waits := 0
 	for rest := pkts; len(rest) > 0; {
@@ -139,7 +139,7 @@ func TestWaitWritableEnds(t *testing.T) {
 	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
 	pkts := make([]transport.Packet, 100)
 	for i := range pkts {
-		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, 1000)}
 	}
 	if n, err := a.Send(pkts); n == len(pkts) || err != nil {
 		t.Fatalf("Send = %d, %v, want fewer packets than given", n, err)

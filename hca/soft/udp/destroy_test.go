@@ -111,7 +111,7 @@ func greeting(to netip.Addr, lane int) transport.Packet {
 	if to.Is6() {
 		src = netip.MustParseAddr(nstest.IPv6(0))
 	}
-	return transport.Packet{Src: src, Dst: to, Vec: [][]byte{datagram(1, fmt.Sprintf("lane %d", lane))}}
+	return transport.Packet{Src: src, Dst: to, Data: datagram(1, fmt.Sprintf("lane %d", lane))}
 }
 
 // converse sends datagrams of both families from each lane of host 0, unicast and multicast ones
@@ -129,9 +129,9 @@ func converse(t *testing.T, lanes []*udp.Transport, remote transporttest.Host) {
 			expect(t, remote, l.SrcPort(), fmt.Sprintf("lane %d", i))
 		}
 		at := int(remote.SrcPort()) % len(lanes)
-		sendOne(t, remote, transport.Packet{Src: ends[0], Dst: ends[2], Vec: [][]byte{datagram(1, "back")}})
+		sendOne(t, remote, transport.Packet{Src: ends[0], Dst: ends[2], Data: datagram(1, "back")})
 		expect(t, transporttest.Host{Transport: lanes[at]}, remote.SrcPort(), "back")
-		sendOne(t, remote, transport.Packet{Src: ends[0], Dst: ends[1], Vec: [][]byte{datagram(hca.QPNMulticast, "to all")}})
+		sendOne(t, remote, transport.Packet{Src: ends[0], Dst: ends[1], Data: datagram(hca.QPNMulticast, "to all")})
 		expect(t, transporttest.Host{Transport: lanes[0]}, remote.SrcPort(), "to all")
 	}
 }

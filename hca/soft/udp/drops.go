@@ -35,7 +35,7 @@ var dropNames = [numDrop]string{
 	dropForbidden: "tx_drop_forbidden",  // by a firewall
 	dropNoBuffers: "tx_drop_no_buffers", // lost on output: a queue or the neighbour table is full, or memory is short
 	dropRefused:   "tx_drop_refused",    // ICMP errors about other packets prevented the send
-	dropInvalid:   "tx_drop_invalid",    // families differ, or the gather list is too long
+	dropInvalid:   "tx_drop_invalid",    // families differ, or the data does not fit the datagrams of a train
 	dropOther:     "tx_drop_rejected",   // any other error of the kernel
 }
 

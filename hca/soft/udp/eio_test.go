@@ -70,8 +70,8 @@ func TestTrainsEndWithEIO(t *testing.T) {
 		return 0
 	})
 	src, dst := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	single := transport.Packet{Src: src, Dst: dst, Vec: [][]byte{{1}}}
-	train := transport.Packet{Src: src, Dst: dst, Vec: [][]byte{{1, 2, 3}}, Segs: 3, SegSize: 1}
+	single := transport.Packet{Src: src, Dst: dst, Data: []byte{1}}
+	train := transport.Packet{Src: src, Dst: dst, Data: []byte{1, 2, 3}, Segs: 3, SegSize: 1}
 	tr := &Transport{tx: k.sender}
 	if l := tr.Limits(); l.MaxSegs != transport.MaxSegs || tr.TrainsRefused() != nil {
 		t.Fatalf("limits %+v, %v", l, tr.TrainsRefused())
@@ -107,7 +107,7 @@ func TestEIOOfASinglePacket(t *testing.T) {
 		}
 		return unix.EIO
 	})
-	pkt := transport.Packet{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Vec: [][]byte{{1}}}
+	pkt := transport.Packet{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Data: []byte{1}}
 	if n, err := k.send([]transport.Packet{pkt}); n != 1 || err != nil {
 		t.Errorf("Send = %d, %v", n, err)
 	}
@@ -122,30 +122,9 @@ func TestEINVALOfATrainIsTooLong(t *testing.T) {
 	k := newFakeKernel(t, func(*unix.Mmsghdr) unix.Errno { return unix.EINVAL })
 	pkt := transport.Packet{
 		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
-		Vec: [][]byte{make([]byte, 30000)}, Segs: 3, SegSize: 10000,
+		Data: make([]byte, 30000), Segs: 3, SegSize: 10000,
 	}
 	if n, err := k.send([]transport.Packet{pkt}); n != 1 || err != nil || k.counts.drops[dropTooLong].Load() != 3 {
 		t.Errorf("Send = %d, %v, %d datagrams too long, want 1, 3", n, err, k.counts.drops[dropTooLong].Load())
-	}
-}
-
-// More gather lists than one call may have take several calls, and none is lost.
-func TestLongGatherLists(t *testing.T) {
-	k := newFakeKernel(t, func(msg *unix.Mmsghdr) unix.Errno {
-		if msg.Hdr.Iovlen != 300 {
-			t.Errorf("a gather list of %d entries, want 300", msg.Hdr.Iovlen)
-		}
-		return 0
-	})
-	var pkts []transport.Packet
-	for range 10 {
-		pkt := transport.Packet{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Segs: 60, SegSize: 5}
-		for i := range 300 {
-			pkt.Vec = append(pkt.Vec, []byte{byte(i)})
-		}
-		pkts = append(pkts, pkt)
-	}
-	if n, err := k.send(pkts); n != 10 || err != nil || k.counts.packets.Load() != 600 {
-		t.Errorf("Send = %d, %v, %d packets, want 10, 600", n, err, k.counts.packets.Load())
 	}
 }

@@ -31,7 +31,7 @@ func TestImport(t *testing.T) {
 	}
 	a, b := openHost(t, nsA, 0, udp.Config{Reserve: reserve}), openHost(t, nsB, 1, udp.Config{})
 	send := func(text string) {
-		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{[]byte(text)}})
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Data: []byte(text)})
 	}
 	send("first")
 	recvOne(t, a)
@@ -106,7 +106,7 @@ func TestMembershipsAreHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	send := func(text string) {
-		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: group, Vec: [][]byte{[]byte(text)}})
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: group, Data: []byte(text)})
 	}
 	send("between")
 	a = openHost(t, nsA, 0, udp.Config{Reserve: next})

@@ -118,9 +118,9 @@ func TestLanes(t *testing.T) {
 						at = int(l.SrcPort()) % c.to
 					}
 					text := fmt.Sprintf("from %d.", i)
-					sendOn(t, l, transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(text)}})
+					sendOn(t, l, transport.Packet{Src: src, Dst: dst, Data: []byte(text)})
 					want = append(want, fmt.Sprintf("%s at lane %d", text, at))
-					train := transport.Packet{Src: src, Dst: dst, Segs: 3, SegSize: len(text), Vec: [][]byte{[]byte(text + text + text)}}
+					train := transport.Packet{Src: src, Dst: dst, Segs: 3, SegSize: len(text), Data: []byte(text + text + text)}
 					sendOn(t, l, train)
 					for range train.Segs {
 						want = append(want, fmt.Sprintf("%s at lane %d", text, at))
@@ -132,7 +132,7 @@ func TestLanes(t *testing.T) {
 				}
 			}
 			for i, l := range a {
-				sendOn(t, l, transport.Packet{Src: netip.MustParseAddr(nstest.IPv4(0)), Dst: group, Vec: [][]byte{[]byte("to all")}})
+				sendOn(t, l, transport.Packet{Src: netip.MustParseAddr(nstest.IPv4(0)), Dst: group, Data: []byte("to all")})
 				if all := received(t, got, 1); all[0] != "to all at lane 0" {
 					t.Errorf("multicast from lane %d: received %q", i, all)
 				}

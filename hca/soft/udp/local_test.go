@@ -55,7 +55,7 @@ func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 				if !x.dst.Is4() {
 					src = b.IPv6
 				}
-				sendOne(t, b, transport.Packet{Src: src, Dst: x.dst, Vec: [][]byte{[]byte("from b")}})
+				sendOne(t, b, transport.Packet{Src: src, Dst: x.dst, Data: []byte("from b")})
 				if got := recvOne(t, a); string(got.Data) != "from b" {
 					t.Errorf("received %q from this host's own %s", got.Data, got.Src)
 				}

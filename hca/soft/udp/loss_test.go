@@ -19,7 +19,7 @@ import (
 func exchange(t *testing.T, a, b transporttest.Host) {
 	t.Helper()
 	for _, p := range []transport.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
-		p.Vec = [][]byte{[]byte("hello")}
+		p.Data = []byte("hello")
 		sendOne(t, a, p)
 		recvOne(t, b)
 	}
@@ -37,7 +37,7 @@ func TestLossOnOutputIsCounted(t *testing.T) {
 	nsA.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "pfifo", "limit", "0")
 	for _, p := range []transport.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
 		const n = 100
-		p.Vec = [][]byte{make([]byte, 1000)}
+		p.Data = make([]byte, 1000)
 		pkts := make([]transport.Packet, n)
 		for i := range pkts {
 			pkts[i] = p
@@ -73,19 +73,19 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	to4, to6 := netip.MustParseAddr(nstest.IPv4(2)), netip.MustParseAddr(nstest.IPv6(2))
 	good := uint64(0)
 	for i := range 300 {
-		vec := [][]byte{fmt.Append(nil, i)}
+		data := fmt.Append(nil, i)
 		pkts := []transport.Packet{
-			{Src: a.IPv4, Dst: to4, Vec: vec},
-			{Src: a.IPv6, Dst: to6, Vec: vec},
-			{Src: a.IPv4, Dst: b.IPv4, Vec: vec},
-			{Src: a.IPv6, Dst: b.IPv6, Vec: vec},
+			{Src: a.IPv4, Dst: to4, Data: data},
+			{Src: a.IPv6, Dst: to6, Data: data},
+			{Src: a.IPv4, Dst: b.IPv4, Data: data},
+			{Src: a.IPv6, Dst: b.IPv6, Data: data},
 		}
 		for _, p := range pkts {
 			sendOne(t, a, p)
 		}
 		for range 2 {
-			if got := recvOne(t, b); string(got.Data) != string(vec[0]) {
-				t.Fatalf("received %q, want %q", got.Data, vec[0])
+			if got := recvOne(t, b); string(got.Data) != string(data) {
+				t.Fatalf("received %q, want %q", got.Data, data)
 			}
 			good++
 		}
@@ -102,10 +102,10 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	}
 
 	// The wire fills up while one more error of each family is pending.
-	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: to4, Vec: [][]byte{{1}}})
-	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: to6, Vec: [][]byte{{1}}})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: to4, Data: []byte{1}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: to6, Data: []byte{1}})
 	spaces[0].Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
-	fill := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+	fill := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: make([]byte, 1000)}
 	for n := 1; n == 1; {
 		var err error
 		if n, err = a.Send([]transport.Packet{fill}); err != nil {
@@ -144,18 +144,18 @@ func TestDeadNeighboursLeaveRoom(t *testing.T) {
 	a, b := openPair(t, 1500)
 	exchange(t, a, b)
 	const dead, each = 300, 100 // more than the kernel keeps: about 230 KB of its memory per neighbour
-	vec := [][]byte{make([]byte, 1400)}
+	data := make([]byte, 1400)
 	var pkts []transport.Packet
 	for i := range dead {
 		dst := netip.MustParseAddr(fmt.Sprintf("2001:db8::dead:%x", i))
 		for range each {
-			pkts = append(pkts, transport.Packet{Src: a.IPv6, Dst: dst, Vec: vec})
+			pkts = append(pkts, transport.Packet{Src: a.IPv6, Dst: dst, Data: data})
 		}
 	}
 	if n, err := a.Send(pkts); n != len(pkts) || err != nil {
 		t.Errorf("Send took %d of %d packets to dead neighbours, %v", n, len(pkts), err)
 	}
-	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: vec})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: data})
 	recvOne(t, b)
 	if n := a.Blocked(); n != 0 {
 		t.Errorf("the wire was full %d times", n)

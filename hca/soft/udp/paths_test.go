@@ -64,7 +64,7 @@ func learn(t *testing.T, tr *udp.Transport, src, dst netip.Addr) {
 		header = 48
 	}
 	for end := time.Now().Add(transporttest.Patience); ; {
-		pkt := transport.Packet{Src: src, Dst: dst, Vec: [][]byte{make([]byte, 1500-header)}}
+		pkt := transport.Packet{Src: src, Dst: dst, Data: make([]byte, 1500-header)}
 		if _, err := tr.Send([]transport.Packet{pkt}); err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ func TestReserveKeepsThePort(t *testing.T) {
 	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve})
 	b := openHost(t, nsB, 1, udp.Config{})
 	send := func(text string) {
-		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{[]byte(text)}})
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Data: []byte(text)})
 	}
 	send("first")
 	recvOne(t, a)
@@ -121,7 +121,7 @@ func TestReserveFollowsTheNetdev(t *testing.T) {
 		a := openIn(t, nsA, udp.Config{Netdev: nstest.Dev, Reserve: &reserve})
 		b := openIn(t, nsB, udp.Config{Netdev: nstest.Dev})
 		src, dst := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")
-		if n, err := b.Send([]transport.Packet{{Src: src, Dst: dst, Vec: [][]byte{[]byte("hello")}}}); n != 1 || err != nil {
+		if n, err := b.Send([]transport.Packet{{Src: src, Dst: dst, Data: []byte("hello")}}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		if n, err := a.Recv(make([]transport.Packet, 1)); n != 1 || err != nil {

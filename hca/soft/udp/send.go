@@ -26,7 +26,6 @@ type sender struct {
 
 	slots [hca.Batch]sendSlot
 	msgs  [hca.Batch]unix.Mmsghdr
-	iovs  [maxIovs]unix.Iovec // of msgs
 
 	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; created once
 	from int
@@ -38,11 +37,6 @@ type sender struct {
 	noMsgs     [hca.Batch]unix.Mmsghdr // messages without buffers, for callErrors
 	taken      int                     // errors that the last callErrors removed
 }
-
-// maxIovs bounds the entries of all gather lists of one call. The list of a train of
-// transport.MaxSegs fits, and so do those of hca.Batch single packets. It is also the kernel's
-// limit for one list, UIO_MAXIOV.
-const maxIovs = 1024
 
 // maxTrain is the maximum length of a train in bytes: the longest UDP payload over IPv4.
 const maxTrain = 1<<16 - 1 - 20 - 8
@@ -101,15 +95,12 @@ func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 // that slot.fill has refused have no name. beyond reports that the next packet is a train that
 // exceeds the limits.
 func (s *sender) fill(pkts []transport.Packet) (burst []transport.Packet, beyond bool) {
-	limits, used := s.limits(), 0
+	limits := s.limits()
 	for i := range min(len(pkts), hca.Batch) {
 		if !limits.Allow(&pkts[i]) {
 			return pkts[:i], true
 		}
-		if used+max(1, len(pkts[i].Vec)) > maxIovs {
-			return pkts[:i], false
-		}
-		used += s.slots[i].fill(&s.msgs[i], &pkts[i], s.iovs[used:], s.sock.ipv6)
+		s.slots[i].fill(&s.msgs[i], &pkts[i], s.sock.ipv6)
 	}
 	return pkts[:min(len(pkts), hca.Batch)], false
 }

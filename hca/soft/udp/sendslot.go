@@ -13,10 +13,11 @@ import (
 const controlRoom = 192
 
 // sendSlot is the memory of one message to send. It is laid out once; only addresses, TTL,
-// TOS and the size of a train's datagrams change. It must not move.
+// TOS, the data and the size of a train's datagrams change. It must not move.
 type sendSlot struct {
 	index int // of the netdev
 	name  sockaddr
+	data  unix.Iovec
 	v4    control4
 	v6    control6
 }
@@ -88,13 +89,12 @@ func (c *control6) init(index int) {
 	c.info.Ifindex = uint32(index)
 }
 
-// fill makes msg send pkt. It writes the gather list to iov, and returns how many entries it has
-// written. It leaves the name nil if pkt cannot be sent.
-func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, iov []unix.Iovec, ipv6 bool) (n int) {
+// fill makes msg send pkt. It leaves the name nil if pkt cannot be sent.
+func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, ipv6 bool) {
 	*msg = unix.Mmsghdr{}
 	v4 := pkt.Dst.Is4()
 	if !pkt.Valid() || !v4 && !ipv6 {
-		return 0
+		return
 	}
 	hdr := &msg.Hdr
 	hdr.Name = (*byte)(unsafe.Pointer(&s.name))
@@ -113,15 +113,8 @@ func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, iov []unix.Iov
 		hdr.Control, length = c.at.of(c.buf[:], pkt)
 	}
 	hdr.SetControllen(length)
-	for _, v := range pkt.Vec {
-		if len(v) == 0 {
-			continue
-		}
-		iov[n].Base = &v[0]
-		iov[n].SetLen(len(v))
-		n++
-	}
-	hdr.Iov = &iov[0]
-	hdr.SetIovlen(n)
-	return n
+	s.data.Base = unsafe.SliceData(pkt.Data)
+	s.data.SetLen(len(pkt.Data))
+	hdr.Iov = &s.data
+	hdr.SetIovlen(1)
 }

@@ -13,14 +13,11 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// trainOf returns a train of n datagrams of size bytes, one entry each.
+// trainOf returns a train of n datagrams of size bytes.
 func trainOf(a, b transporttest.Host, v6 bool, n, size int) transport.Packet {
-	pkt := transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Segs: n, SegSize: size}
+	pkt := transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Data: make([]byte, n*size), Segs: n, SegSize: size}
 	if v6 {
 		pkt.Src, pkt.Dst = a.IPv6, b.IPv6
-	}
-	for range n {
-		pkt.Vec = append(pkt.Vec, make([]byte, size))
 	}
 	return pkt
 }

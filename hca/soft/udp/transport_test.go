@@ -119,7 +119,7 @@ func TestAllSourcePortsTaken(t *testing.T) {
 	start := time.Now()
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 	t.Logf("source port %d, found in %v", a.SrcPort(), time.Since(start).Round(time.Millisecond))
-	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{[]byte("hello")}})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Data: []byte("hello")})
 	if got := recvOne(t, b); got.SrcPort != a.SrcPort() || got.SrcPort >= 0xc000 {
 		t.Errorf("received from port %d, the transport has %d; want the same one, below 0xC000", got.SrcPort, a.SrcPort())
 	}
@@ -141,11 +141,11 @@ func TestTwoNetdevs(t *testing.T) {
 		here := transporttest.Host{Transport: openIn(t, hosts[0], udp.Config{Netdev: name})}
 		there := transporttest.Host{Transport: openIn(t, hosts[i+1], udp.Config{Netdev: nstest.Dev})}
 		src, dst := netip.AddrFrom4([4]byte{10, 0, byte(i), 2}), netip.AddrFrom4([4]byte{10, 0, byte(i), 1})
-		sendOne(t, there, transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(name)}})
+		sendOne(t, there, transport.Packet{Src: src, Dst: dst, Data: []byte(name)})
 		if got := recvOne(t, here); string(got.Data) != name {
 			t.Errorf("%s received %q, want its own name", name, got.Data)
 		}
-		sendOne(t, here, transport.Packet{Src: dst, Dst: src, Vec: [][]byte{[]byte(name)}})
+		sendOne(t, here, transport.Packet{Src: dst, Dst: src, Data: []byte(name)})
 		if got := recvOne(t, there); string(got.Data) != name {
 			t.Errorf("the peer of %s received %q", name, got.Data)
 		}

@@ -67,10 +67,10 @@ func TestOnTheWire(t *testing.T) {
 	payload := []byte("0123456789")
 	// Several packets, because an identification that is a counter may start at zero.
 	for range 5 {
-		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
+		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Data: payload})
 		checkIPv4(t, captureUDP(t, fd4, 20), a)
 	}
-	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, TOS: 0x68, TTL: 9, Data: payload})
 	checkIPv6(t, captureUDP(t, fd6, 40), a)
 }
 
@@ -127,7 +127,7 @@ func TestDefaultTTL(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tt.pkt.Vec = [][]byte{[]byte("x")}
+		tt.pkt.Data = []byte("x")
 		sendOne(t, a, tt.pkt)
 		if got := recvOne(t, b); got.TTL != tt.ttl || got.TOS != 0 {
 			t.Errorf("to %v: TTL %d, TOS %d, want %d, 0", tt.pkt.Dst, got.TTL, got.TOS, tt.ttl)
@@ -157,7 +157,7 @@ func TestNoChecksum6(t *testing.T) {
 	// The kernel installs the route of a new IPv6 address shortly after it lists the
 	// address. An ordinary datagram waits for neighbour discovery and thus for the
 	// route; a raw one sent now would be lost.
-	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, Vec: [][]byte{[]byte("first")}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, Data: []byte("first")})
 	recvOne(t, b)
 	p := make([]byte, 40, 60)
 	p[0], p[5], p[6], p[7] = 0x60, 8+4, unix.IPPROTO_UDP, 64

@@ -51,12 +51,8 @@ func Each(t *testing.T, run func(t *testing.T, test func(t *testing.T, a, b Host
 }
 
 // packet returns a datagram to dst from the host's address of the same family.
-func (h Host) packet(dst netip.Addr, pieces ...string) transport.Packet {
-	pkt := transport.Packet{Src: h.addr(dst), Dst: dst}
-	for _, p := range pieces {
-		pkt.Vec = append(pkt.Vec, []byte(p))
-	}
-	return pkt
+func (h Host) packet(dst netip.Addr, data string) transport.Packet {
+	return transport.Packet{Src: h.addr(dst), Dst: dst, Data: []byte(data)}
 }
 
 // sendAll sends packets, and waits while the socket is full.

@@ -33,6 +33,14 @@ func (p *PD) Close() error {
 	}, &p.dev.life)))
 }
 
+// allocHeaders returns registered memory of at least size bytes for the headers of a queue pair, which gives it back to p.headers.
+func (p *PD) allocHeaders(size int) (hca.MR, error) {
+	if mr := p.headers.take(size); mr != nil {
+		return mr, nil
+	}
+	return p.AllocMR(size, 0)
+}
+
 // headers is the memory for headers that queue pairs of a domain have left to the next one. Recovery replaces queue pairs, and a
 // driver may take milliseconds to deregister memory: rdmavt waits for a grace period of RCU (rvt_dereg_mr in
 // drivers/infiniband/sw/rdmavt/mr.c).
@@ -61,15 +69,19 @@ func (h *headers) put(mr hca.MR) {
 	h.idle = append(h.idle, mr)
 }
 
-// close deregisters the memory. What cannot be deregistered stays, and keeps the domain busy.
+// close deregisters the memory. What cannot be deregistered stays, and keeps the domain busy. While close hangs, take and put do
+// not.
 func (h *headers) close() error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	idle := h.idle
+	h.idle = nil
+	h.mu.Unlock()
 	var errs []error
-	h.idle = slices.DeleteFunc(h.idle, func(mr hca.MR) bool {
-		err := mr.Close()
-		errs = append(errs, err)
-		return err == nil
-	})
+	for _, mr := range idle {
+		if err := mr.Close(); err != nil {
+			errs = append(errs, err)
+			h.put(mr)
+		}
+	}
 	return errors.Join(errs...)
 }

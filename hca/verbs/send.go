@@ -69,11 +69,8 @@ type piece struct {
 func (s *sender) init(q *QP) (err error) {
 	var headers hca.MR
 	if q.pd.dev.attr.MaxTSO > 0 {
-		size := places(q.spec.SendWRs) * segment.MaxHeader
-		if headers = q.pd.headers.take(size); headers == nil {
-			if headers, err = q.pd.AllocMR(size, 0); err != nil {
-				return err
-			}
+		if headers, err = q.pd.allocHeaders(places(q.spec.SendWRs) * segment.MaxHeader); err != nil {
+			return err
 		}
 	}
 	s.setUp(q, headers)

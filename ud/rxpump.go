@@ -13,10 +13,11 @@ import (
 // it waits until one arrives, the CQ is woken, or the deadline until passes
 // (zero: no deadline).
 //
-// A later Pump posts the buffers that could not be posted. So it does after a receive has
-// failed, if others are still posted: a failed receive moves the QP to ERR, and not every
-// provider flushes what is posted there (rdmavt's does not). After a flush, however, Pump
-// posts no buffers until Attach or Refill, because a QP in ERR would flush them again at once.
+// A later Pump posts the buffers that could not be posted. A Pump in which a receive failed
+// leaves them to a later one, unless no receive is posted any more: a failed receive moves the
+// QP to ERR, and not every provider flushes what is posted there (rdmavt's does not). After a
+// flush, Pump posts no buffers until Attach or Refill, because a QP in ERR would flush them
+// again at once.
 //
 // It returns ErrDetached at once while no QP is attached. Any other error wraps
 // the error of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink;

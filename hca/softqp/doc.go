@@ -37,9 +37,9 @@
 //
 // Package segment cuts a large send ([hca.LSO]) and fills in checksums
 // ([hca.SendIPCsum]). A batch copies the payload, so that a train is in one piece: the kernel
-// takes that faster than a list of two entries for each datagram. A request that does not end within a batch continues in the next one,
-// with the next segment or, if it is replicated, the next peer. Where more follows, a batch ends
-// between two trains rather than within one.
+// takes that faster than a list of two entries for each datagram. A request that does not end
+// within a batch continues in the next one, with the next segment or, if it is replicated, the
+// next peer. Where more follows, a batch ends between two trains rather than within one.
 //
 // # Receiving
 //
